@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import dapl._torchvision  # noqa: F401  (before torchvision)
+import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
 from torch import Tensor
 from torchvision import tv_tensors
 
@@ -60,10 +60,10 @@ class Subset:
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
         self.dataset = dataset
         self.indices = list(indices)
-        self.classes = dataset.classes
-        self.parts = dataset.parts
-        self.labels = [dataset.labels[i] for i in self.indices]
-        self.names = [dataset.names[i] for i in self.indices]
+        self.classes: Sequence[str] = dataset.classes
+        self.parts: Sequence[str] = dataset.parts
+        self.labels: Sequence[int] = [dataset.labels[i] for i in self.indices]
+        self.names: Sequence[str] = [dataset.names[i] for i in self.indices]
         self.has_masks = dataset.has_masks
         self.fingerprint = dataset.fingerprint  # rows are cached by name, so a subset shares its parent's cache
 

@@ -1,0 +1,86 @@
+"""The validation split: stratified, seeded, and nobody else's business."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dapl.data.cub import Cub200
+from dapl.data.sample import Dataset
+from dapl.data.splits import stratified_split, train_validation
+from dapl.errors import DaplError
+
+LABELS = st.lists(st.integers(0, 5), max_size=80)
+
+
+@settings(deadline=None)
+@given(LABELS, st.floats(0, 0.999), st.integers(-5, 2**70))
+def test_partition_and_counts(labels: list[int], share: float, seed: int) -> None:
+    kept, held = stratified_split(labels, share, seed)
+    assert sorted(kept + held) == list(range(len(labels)))
+    assert kept == sorted(kept)
+    assert held == sorted(held)
+    held_out = Counter(labels[index] for index in held)
+    for label, n in Counter(labels).items():
+        expected = 0 if share == 0 or n == 1 else min(max(int(share * n + 0.5), 1), n - 1)
+        assert held_out[label] == expected
+    assert (kept, held) == stratified_split(labels, share, seed)
+
+
+def test_half_is_rounded_up() -> None:
+    assert len(stratified_split([0] * 15, 0.1, 0)[1]) == 2
+    assert len(stratified_split([0] * 14, 0.1, 0)[1]) == 1
+
+
+def test_seeds_differ_and_each_sample_can_be_held_out() -> None:
+    draws = [stratified_split([0] * 10 + [1] * 10, 0.1, seed)[1] for seed in range(200)]
+    counts = Counter(index for held in draws for index in held)
+    assert len(counts) == 20
+    assert all(5 <= count <= 40 for count in counts.values())
+    # classes are drawn apart: not always the same position in both
+    assert any(held[1] - held[0] != 10 for held in draws)
+
+
+def test_a_class_does_not_depend_on_the_others() -> None:
+    alone = stratified_split([3] * 30, 0.2, 7)[1]
+    together = stratified_split([3] * 30 + [1] * 30, 0.2, 7)[1]
+    assert alone == [index for index in together if index < 30]
+
+
+def test_global_generators_are_left_alone() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+    first = stratified_split([0, 1] * 20, 0.2, 0)
+    assert before == (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist())
+    random.seed(2), np.random.seed(2), torch.manual_seed(2)
+    assert first == stratified_split([0, 1] * 20, 0.2, 0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_bad_share(share: float) -> None:
+    with pytest.raises(DaplError, match="share to hold out"):
+        stratified_split([0, 0], share, 0)
+
+
+def test_train_validation(tiny_cub: Path) -> None:
+    dataset = Cub200(tiny_cub)
+    train, validation = train_validation(dataset, share=0.25, seed=3)
+    assert isinstance(train, Dataset)
+    assert Counter(train.labels) == dict.fromkeys(range(4), 3)
+    assert Counter(validation.labels) == dict.fromkeys(range(4), 1)
+    assert set(train.names) | set(validation.names) == set(dataset.names)
+    assert validation[0].name == validation.names[0]
+
+
+def test_real_cub_validation(cub_root: Path) -> None:
+    train, validation = train_validation(Cub200(cub_root))
+    assert len(train) + len(validation) == 5994
+    assert set(Counter(validation.labels)) == set(range(200))
+    assert set(Counter(validation.labels).values()) == {3}
