@@ -1,0 +1,5 @@
+import sys
+
+from dapl.cli import main
+
+sys.exit(main())

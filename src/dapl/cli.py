@@ -1,0 +1,163 @@
+"""The command line: parse, call, print. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dapl.errors import DaplError
+
+_SHORT = {"devices": "runtime.devices", "nodes": "runtime.nodes", "accelerator": "runtime.accelerator",
+          "precision": "runtime.precision"}  # fmt: skip
+"""Flags that may be written without their section."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``dapl``; returns the exit code: 0, or 2 where the user has something to put right."""
+    parser = _parser()
+    known, rest = parser.parse_known_args(arguments)
+    try:
+        return known.call(known, _overrides(rest, known))
+    except DaplError as error:
+        print(f"dapl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("dapl: interrupted; `dapl train --resume RUN` goes on from the last checkpoint", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dapl",
+        description="Image classifiers that show their reasons: train, measure and look at prototype models.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, call, text: str, fields: bool = False) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False, add_help=not fields)
+        command.set_defaults(call=call, fields=fields)
+        return command
+
+    demo = add("demo", _demo, "Train on drawn birds, measure, and show where to look. Needs no data.")
+    demo.add_argument("--out", type=Path, help="run directory to make (default: runs/demo, or the next free name)")
+
+    train = add("train", _train, "Train a model by its config, or go on with a run.", fields=True)
+    train.add_argument("config", type=Path, nargs="?", help="YAML config, e.g. configs/cub20.yaml")
+    train.add_argument("--out", type=Path, help="run directory to make (default: runs/<name of the config>)")
+    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run from its last checkpoint")
+    train.add_argument("-h", "--help", action="store_true", help="show this help, with every field of a config")
+
+    evaluate = add("evaluate", _evaluate, "Measure a finished run.")
+    evaluate.add_argument("run", type=Path, help="run directory")
+    evaluate.add_argument("--split", choices=("test", "validation", "train"), default="test")
+    return parser
+
+
+def _overrides(rest: Sequence[str], known: argparse.Namespace) -> dict[str, Any]:
+    """``--model.head_dim 8 --seed=1`` → {"model.head_dim": 8, "seed": 1}; values are YAML."""
+    import yaml
+
+    overrides: dict[str, Any] = {}
+    words = list(rest)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise DaplError(f"unexpected argument '{word}'; fields of the config are given as --section.field value.")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            if not words or words[0].startswith("--"):
+                raise DaplError(f"--{name} needs a value.")
+            value = words.pop(0)
+        try:
+            overrides[_SHORT.get(name, name)] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise DaplError(f"--{name}: '{value}' is not a YAML value.") from error
+    if overrides and known.call is _demo:
+        raise DaplError(f"the demo takes no --{next(iter(overrides))}; use `dapl train` with a config of your own.")
+    return overrides
+
+
+def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    if arguments.help:
+        return _train_help()
+    from dapl.config import load_config
+
+    if arguments.resume is not None:
+        from dapl.run import Run
+
+        if arguments.config is not None or arguments.out is not None:
+            raise DaplError("--resume takes config and folder from the run; leave CONFIG and --out away.")
+        _only(overrides, ("runtime", "cache"), "a resumed run")
+        out, config = arguments.resume, Run.open(arguments.resume).config(overrides)
+    else:
+        if arguments.config is None:
+            raise DaplError("dapl train needs a config, e.g. `dapl train configs/cub20.yaml`, or --resume RUN.")
+        config = load_config(arguments.config, overrides)
+        out = arguments.out or Path("runs") / arguments.config.stem
+    return _run(config, out, arguments.resume is not None)
+
+
+def _demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from dapl.config import load_config
+
+    out = arguments.out or _free(Path("runs") / "demo")
+    return _run(load_config(Path(__file__).with_name("demo.yaml")), out, False)
+
+
+def _evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from dapl.run import Run
+
+    _only(overrides, ("runtime", "cache", "data"), "evaluation")
+    config = Run.open(arguments.run).config(overrides)
+
+    from dapl.evaluate import evaluate, table
+
+    print(table(evaluate(arguments.run, arguments.split, config)))
+    return 0
+
+
+def _run(config, out: Path, resume: bool) -> int:
+    """Train, draw the prototypes, measure on the test split (once, at the end), and say where everything is."""
+    from dapl.evaluate import evaluate, table
+    from dapl.explain.sheet import write_sheet
+    from dapl.training.trainer import train
+
+    run = train(config, out, resume)
+    write_sheet(run.folder, config)
+    print(table(evaluate(run.folder, "test", config)))
+    print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}\nnumbers      {run.evaluation_file}")
+    print(f"curves       {run.metrics_file}\nagain        dapl evaluate {run.folder}")
+    return 0
+
+
+def _train_help() -> int:
+    from dapl.config import describe_fields
+
+    print("usage: dapl train CONFIG [--out RUN] [--section.field VALUE …]\n       dapl train --resume RUN\n")
+    print("  --out RUN      run directory to make (default: runs/<name of the config>)")
+    print("  --resume RUN   go on with this run from its last checkpoint\n\nfields of a config (default): what it is\n")
+    for name, default, text in describe_fields():
+        print(f"  {name}{f' ({default})' if default else ''}: {text}")
+    return 0
+
+
+def _only(overrides: dict[str, Any], sections: Sequence[str], what: str) -> None:
+    for name in overrides:
+        if name.split(".")[0] not in sections:
+            raise DaplError(f"--{name}: {what} takes only fields of {' and '.join(sections)}.")
+
+
+def _free(folder: Path) -> Path:
+    """``folder``, or the first of folder-2, folder-3, … that does not exist."""
+    number = 1
+    while (candidate := folder if number == 1 else folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    return candidate
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""The contact sheet of a run: every prototype as the training patch that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from dapl.config import Config, RuntimeConfig
+from dapl.files import replacing
+from dapl.load import LoadedRun, load_run
+from dapl.progress import Reporter
+from dapl.training.lanes import Lanes
+from dapl.training.launch import make_fabric
+from dapl.training.records import PrototypeRecord
+
+_MARGIN, _TITLE, _CAPTION = 6, 22, 15
+_GREEN, _RED, _GREY = (20, 140, 60), (200, 40, 40), (130, 130, 130)
+
+
+def prototype_sheet(loaded: LoadedRun, lanes: Lanes, classes: int = 20, tile: int = 112) -> Image.Image:
+    """One row a class, one tile a prototype: its source picture under its activation, with the box of its region.
+
+    Box green: grounded; red: no patch with enough foreground; removed prototypes are grey. Only the first ``classes``.
+    """
+    groups: dict[str, list[PrototypeRecord]] = {}
+    for record in loaded.records:
+        groups.setdefault(record.classes[0], []).append(record)
+    shown = dict(list(groups.items())[:classes])
+    tiles = render_sources(loaded, lanes, [record for records in shown.values() for record in records], tile)
+    columns = max(len(records) for records in shown.values())
+    row_height = _TITLE + tile + _CAPTION + _MARGIN
+    width = columns * (tile + _MARGIN) + _MARGIN
+    sheet = Image.new("RGB", (width, len(shown) * row_height + _MARGIN), "white")
+    draw = ImageDraw.Draw(sheet)
+    bold, small = ImageFont.load_default(14), ImageFont.load_default(10)
+    for row, (name, records) in enumerate(shown.items()):
+        top = row * row_height + _MARGIN
+        draw.text((_MARGIN, top), name, fill="black", font=bold)
+        for column, record in enumerate(records):
+            left = _MARGIN + column * (tile + _MARGIN)
+            sheet.paste(tiles[record.index], (left, top + _TITLE))
+            draw.text((left, top + _TITLE + tile + 1), _caption(record), fill=_GREY, font=small)
+    return sheet
+
+
+def _caption(record: PrototypeRecord) -> str:
+    if not record.kept:
+        return f"head {record.head}: removed"
+    share = "" if record.foreground_share is None else f"  fg {record.foreground_share:.2f}"
+    return f"head {record.head}{share}"
+
+
+def render_sources(
+    loaded: LoadedRun, lanes: Lanes, records: Sequence[PrototypeRecord], tile: int
+) -> dict[int, Image.Image]:
+    """A tile for each prototype, by index. One backbone pass a *picture*, however many prototypes came from it."""
+    dataset = lanes.dataset("train")
+    position = {name: index for index, name in enumerate(dataset.names)}
+    by_image: dict[int, list[PrototypeRecord]] = {}
+    tiles = {}
+    for record in records:
+        if record.image is None or record.image not in position:
+            tiles[record.index] = Image.new("RGB", (tile, tile), (235, 235, 235))
+        else:
+            by_image.setdefault(position[record.image], []).append(record)
+    order = list(torch.tensor(sorted(by_image)).split(loaded.config.runtime.evaluation_batch))
+    for batch in lanes.pictures("train").batches(order):
+        assert batch.images is not None
+        with torch.inference_mode():
+            device = loaded.model.prototypes.vectors.device
+            embedding = loaded.model.embed(loaded.model.backbone(batch.images.to(device)))
+        for row, index in enumerate(batch.indices.tolist()):
+            for record in by_image[index]:
+                named = torch.tensor([record.index], device=device)
+                maps = loaded.model.maps(embedding[row : row + 1], named)
+                size = (batch.images.shape[-2], batch.images.shape[-1])
+                heat = loaded.model.to_pixels(maps, size)[0, 0].cpu()
+                tiles[record.index] = draw_tile(batch.images[row], heat, record, tile)
+    return tiles
+
+
+def draw_tile(image: Tensor, heat: Tensor, record: PrototypeRecord, tile: int) -> Image.Image:
+    """image uint8 3×S×S under heat S×S, with the record's box."""
+    picture = overlay(image, heat)
+    if not record.kept:
+        picture = picture.convert("L").convert("RGB")
+    if record.box is not None:
+        left, top, right, bottom = record.box
+        colour = _GREY if not record.kept else _RED if record.grounded is False else _GREEN
+        ImageDraw.Draw(picture).rectangle((left, top, right - 1, bottom - 1), outline=colour, width=3)
+    return picture.resize((tile, tile), Image.Resampling.LANCZOS)
+
+
+def overlay(image: Tensor, heat: Tensor, strength: float = 0.55) -> Image.Image:
+    """A heat map over a picture: the more active a place, the more of its colour."""
+    low, high = heat.min(), heat.max()
+    level = ((heat - low) / (high - low).clamp_min(1e-12)).numpy()
+    colours = colormaps["inferno"](level)[..., :3] * 255
+    weight = strength * level[..., None]
+    blended = image.permute(1, 2, 0).numpy() * (1 - weight) + colours * weight
+    return Image.fromarray(blended.round().astype(np.uint8))
+
+
+def write_sheet(folder: Path, config: Config | None = None) -> Path:
+    """Draw prototypes.png of a finished run."""
+    loaded = load_run(folder, config=config)
+    fabric = make_fabric(loaded.config.model_copy(update={"runtime": RuntimeConfig(accelerator="cpu")}))
+    lanes = Lanes(loaded.config, fabric, Reporter(quiet=True))
+    sheet = prototype_sheet(loaded, lanes)
+    with replacing(loaded.run.sheet_file) as temporary:
+        sheet.save(temporary, format="PNG", optimize=True)
+    return loaded.run.sheet_file

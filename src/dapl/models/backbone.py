@@ -1,0 +1,116 @@
+"""The convolutional features f(x): any timm model, one stage of it or several fused."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dapl.errors import DaplError
+from dapl.models.weights import StateDict, offline_message, resolve_weights
+
+
+class Backbone(nn.Module):
+    """Pictures in, one feature map out; normalisation included, so nothing outside needs to know mean and deviation.
+
+    Stages are counted as timm counts them (−1 is the last). With several, each map is upsampled bilinearly to the
+    finest one and the channels are concatenated.
+
+    Shapes: images B×3×H0×W0 (uint8, or float in [0, 1]) → features B×D0×H×W.
+    """
+
+    network: Any
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        name: str,
+        stages: Sequence[int] = (-1,),
+        *,
+        state_dict: StateDict | None = None,
+        from_hub: bool = False,
+        freeze_statistics: bool = True,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.freeze_statistics = freeze_statistics
+        self.network = _create_network(name, stages, state_dict, from_hub)
+        info = self.network.feature_info
+        self.channels: int = sum(info.channels())
+        self.reduction: int = min(info.reduction())
+        cfg = self.network.pretrained_cfg
+        self.register_buffer("mean", torch.tensor(cfg["mean"]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(cfg["std"]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.dtype == torch.uint8:
+            images = images.to(self.mean.dtype) / 255
+        images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        maps = self.network(images)
+        if len(maps) == 1:
+            return maps[0]
+        finest = max((m.shape[-2:] for m in maps), key=lambda size: size[0] * size[1])
+        return torch.cat([_upsampled(m, finest) for m in maps], dim=1)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """As usual, except that batch-norm keeps its ImageNet statistics: small batches of few classes ruin them."""
+        super().train(mode)
+        if mode and self.freeze_statistics:
+            for module in self.network.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+
+def _upsampled(maps: Tensor, size: torch.Size) -> Tensor:
+    if maps.shape[-2:] == size:
+        return maps
+    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def _create_network(name: str, stages: Sequence[int], state_dict: StateDict | None, from_hub: bool) -> nn.Module:
+    if not timm.is_model(name.split(".")[0]):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else "; `timm.list_models()` has the names."
+        raise DaplError(f"model.backbone.name: timm has no model '{name}'{hint}")
+    with torch.device("meta"):
+        whole: Any = timm.create_model(name, features_only=True)
+    count = len(whole.feature_info)
+    indices = [stage + count if stage < 0 else stage for stage in stages]
+    if not indices or len(set(indices)) < len(indices) or not all(0 <= i < count for i in indices):
+        raise DaplError(
+            f"model.backbone.stages: {list(stages)} does not name different stages of {name}, which has {count}: "
+            f"0 … {count - 1}, or −{count} … −1 counted from the end."
+        )
+    overlay: dict[str, Any] = {} if state_dict is None else {"pretrained_cfg_overlay": {"state_dict": state_dict}}
+    pretrained = from_hub or state_dict is not None
+    log = logging.getLogger("timm.models")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of the unused classifier of every checkpoint
+    try:
+        return timm.create_model(
+            name, pretrained=pretrained, features_only=True, out_indices=sorted(indices), **overlay
+        )
+    except Exception as error:
+        # The hub client raises a different exception for each way a network can fail: all mean "not from there".
+        if from_hub:
+            raise DaplError(offline_message(name, error)) from error
+        raise
+    finally:
+        log.setLevel(level)
+
+
+def create_backbone(
+    name: str, stages: Sequence[int] = (-1,), weights: str = "auto", freeze_statistics: bool = True
+) -> Backbone:
+    """Build a `Backbone`; ``weights`` is ``auto``, ``hub``, ``package``, ``random``, or a file or folder."""
+    state_dict, from_hub = resolve_weights(name, weights)
+    return Backbone(name, stages, state_dict=state_dict, from_hub=from_hub, freeze_statistics=freeze_statistics)

@@ -1,0 +1,44 @@
+"""Assemble a system from its parts. The only place where models and configuration meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from dapl.config import DaplModel, ModelConfig
+from dapl.models.backbone import create_backbone
+from dapl.models.contract import PrototypeModel
+from dapl.models.dapl import Dapl
+
+Builder = Callable[[ModelConfig, int], PrototypeModel]
+SYSTEMS: dict[str, Builder] = {}
+
+
+def register(system: str) -> Callable[[Builder], Builder]:
+    """Make a system known by the name that ``model.system`` gives; the contract tests then run over it."""
+
+    def add(builder: Builder) -> Builder:
+        SYSTEMS[system] = builder
+        return builder
+
+    return add
+
+
+def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bool = True) -> PrototypeModel:
+    """A system with fresh heads; the global random state is left as it was.
+
+    ``pretrained=False`` skips the backbone's weights, for a model that is about to be filled from a checkpoint.
+    """
+    if not pretrained:
+        backbone = config.backbone.model_copy(update={"weights": "random"})
+        config = config.model_copy(update={"backbone": backbone})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SYSTEMS[config.system](config, classes)
+
+
+@register("dapl")
+def _build_dapl(config: DaplModel, classes: int) -> Dapl:
+    backbone = create_backbone(**config.backbone.model_dump())
+    return Dapl(backbone, classes, config.heads, config.head_dim, config.epsilon)

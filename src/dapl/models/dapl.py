@@ -1,0 +1,61 @@
+"""DAPL: each attention head meets its own prototypes and no others, one for each class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dapl.models.addon import regular_addon
+from dapl.models.attention import HeadAttention
+from dapl.models.backbone import Backbone
+from dapl.models.contract import PrototypeModel
+from dapl.models.prototypes import Prototypes
+
+
+class ClassWeights(nn.Module):
+    """Equation 4: logit_c = Σ_h w[c,h]·s[c,h]; w starts at 1."""
+
+    def __init__(self, classes: int, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(classes, heads))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """B×C×N → B×C."""
+        return (scores * self.weight).sum(2)
+
+
+class Dapl(PrototypeModel):
+    """Add-on, multi-head attention without mixing of heads, one-to-one mapping, log similarity, class-wise weights."""
+
+    def __init__(self, backbone: Backbone, classes: int, heads: int, head_dim: int, epsilon: float = 1e-4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.backbone = backbone
+        self.addon = regular_addon(backbone.channels, heads * head_dim)
+        self.attention = HeadAttention(heads, head_dim)
+        membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(heads, dim=0)
+        self.prototypes = Prototypes(membership, groups=heads, width=head_dim, epsilon=epsilon)
+        self.classifier = ClassWeights(classes, heads)
+
+    def embed(self, features: Tensor) -> Tensor:
+        return self.attention(self.addon(features))
+
+    def classify(self, scores: Tensor) -> Tensor:
+        return self.classifier((scores * self.prototypes.kept).unflatten(1, (-1, self.heads)))
+
+    def class_weights(self) -> Tensor:
+        weights = (self.classifier.weight.flatten() * self.prototypes.kept).unsqueeze(1)
+        return weights * self.prototypes.membership
+
+    def attention_weights(self, features: Tensor) -> Tensor:
+        """B×N×HW×HW: where the value at each location came from, which the activation map alone does not say."""
+        return self.attention.weights(self.addon(features))
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {
+            "backbone": self.backbone,
+            "addon": self.addon,
+            "attention": self.attention,
+            "prototypes": self.prototypes,
+            "classifier": self.classifier,
+        }

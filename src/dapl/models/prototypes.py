@@ -1,0 +1,156 @@
+"""The prototype layer: where in a picture each prototype finds its nearest patch, and how near that is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_CHUNK_ELEMENTS = 1 << 24
+"""Distances held at once while looking for minima: 64 MB of float32, whatever the batch and the prototypes."""
+
+
+class Nearest(NamedTuple):
+    """For each picture and prototype the patch that is nearest. Both B×P; location is row·W + column."""
+
+    distances: Tensor
+    locations: Tensor
+
+
+def log_similarity(distances: Tensor, epsilon: float) -> Tensor:
+    """Equation 2: log((d² + 1)/(d² + ε)). It falls as d² grows, so its maximum over places is where d² is least."""
+    return torch.log((distances + 1) / (distances + epsilon))
+
+
+class _NearestDistance(torch.autograd.Function):
+    """‖z_l − p‖² at given locations l. Keeps z, p and l (O(B·P)), never a B×P×HW tensor.
+
+    Shapes: patches B×G×D×L, vectors G×D×Q, locations B×G×Q → distances B×G×Q.
+    """
+
+    @staticmethod
+    def forward(ctx, patches: Tensor, vectors: Tensor, locations: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(patches, vectors, locations)
+        return (_at(patches, locations) - vectors).square_().sum(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
+        patches, vectors, locations = ctx.saved_tensors
+        flow = (_at(patches, locations) - vectors).mul_(2 * grad.unsqueeze(2))  # B×G×D×Q
+        to_patches = to_vectors = None
+        if ctx.needs_input_grad[0]:
+            index = locations.unsqueeze(2).expand_as(flow)
+            to_patches = torch.zeros_like(patches).scatter_add_(3, index, flow)
+        if ctx.needs_input_grad[1]:
+            to_vectors = flow.sum(0).neg_()
+        return to_patches, to_vectors, None
+
+
+def _at(patches: Tensor, locations: Tensor) -> Tensor:
+    """Patches at locations: B×G×D×L, B×G×Q → B×G×D×Q."""
+    return patches.gather(3, locations.unsqueeze(2).expand(-1, -1, patches.shape[2], -1))
+
+
+def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Index of the patch nearest to each vector, among the allowed ones; no gradient.
+
+    Shapes: patches B×G×D×L, vectors G×D×Q, allowed bool B×L (every picture has at least one) → B×G×Q.
+    """
+    patches, vectors = patches.detach(), vectors.detach()
+    batch, groups, _, places = patches.shape
+    step = max(1, _CHUNK_ELEMENTS // max(1, groups * places * vectors.shape[2]))
+    found = []
+    for start in range(0, batch, step):
+        chunk = patches[start : start + step]
+        # d² = ‖z‖² − 2z·p + ‖p‖²; the last term is the same everywhere, so the minimum does not need it.
+        partial = torch.matmul(chunk.transpose(2, 3), vectors * -2).add_(chunk.square().sum(2).unsqueeze(3))  # …×L×Q
+        if allowed is not None:
+            partial.masked_fill_(~allowed[start : start + step, None, :, None], torch.inf)
+        found.append(partial.argmin(2))
+    return torch.cat(found)
+
+
+class Prototypes(nn.Module):
+    """P vectors in G groups; prototype j belongs to group j mod G and is compared with that group's embedding only.
+
+    For DAPL a group is an attention head and P = C·N, so that prototype j = c·N + h (from 0) is class c's for head h.
+    ``membership`` says whose a prototype is, ``kept`` whether it still counts: pruning never renumbers.
+    """
+
+    membership: Tensor
+    kept: Tensor
+
+    def __init__(self, membership: Tensor, groups: int, width: int, epsilon: float = 1e-4) -> None:
+        """membership: bool P×C."""
+        super().__init__()
+        count = membership.shape[0]
+        if count % groups:
+            raise ValueError(f"{count} prototypes cannot be shared out evenly among {groups} groups.")
+        self.groups = groups
+        self.epsilon = epsilon
+        self.vectors = nn.Parameter(torch.rand(count, width))
+        self.register_buffer("membership", membership.bool())
+        self.register_buffer("kept", torch.ones(count, dtype=torch.bool))
+
+    def __len__(self) -> int:
+        return self.vectors.shape[0]
+
+    @property
+    def group_of(self) -> Tensor:
+        """Group (head) of each prototype, P."""
+        return torch.arange(len(self), device=self.vectors.device) % self.groups
+
+    def nearest(self, embedding: Tensor, allowed: Tensor | None = None) -> Nearest:
+        """Nearest patch of each prototype in each picture; distances carry gradient.
+
+        Shapes: embedding B×G×D×H×W, allowed bool B×H×W or None.
+        """
+        patches, vectors = embedding.flatten(3), self._by_group()
+        flat = None if allowed is None else allowed.flatten(1)
+        locations = nearest_locations(patches, vectors, flat)
+        distances = _NearestDistance.apply(patches, vectors, locations)
+        return Nearest(_prototype_order(distances), _prototype_order(locations))
+
+    def distances(self, embedding: Tensor, prototypes: Tensor | None = None) -> Tensor:
+        """‖z − p‖² everywhere: B×P×H×W for all prototypes, or B×M×H×W for the M named.
+
+        ``prototypes`` is long M (the same for each picture) or B×M (each picture its own, as those of its class).
+        """
+        patches = embedding.flatten(3)
+        size = embedding.shape[-2:]
+        if prototypes is None:
+            vectors = self._by_group()
+            squares = patches.square().sum(2).unsqueeze(2) + vectors.square().sum(1).unsqueeze(2)
+            partial = torch.matmul(vectors.transpose(1, 2), patches)  # B×G×Q×L
+            grouped = (squares - 2 * partial).clamp_min(0)
+            return grouped.transpose(1, 2).flatten(1, 2).unflatten(2, size)
+        named = prototypes.expand(len(embedding), -1) if prototypes.dim() == 1 else prototypes
+        vectors = self.vectors[named].unsqueeze(3)  # B×M×D×1
+        index = (named % self.groups)[:, :, None, None].expand(-1, -1, *patches.shape[2:])
+        difference = patches.gather(1, index) - vectors
+        return difference.square().sum(2).unflatten(2, size)
+
+    def similarity(self, distances: Tensor) -> Tensor:
+        return log_similarity(distances, self.epsilon)
+
+    def across_groups(self, embedding: Tensor, prototypes: Tensor) -> Tensor:
+        """Scores of each group's embedding with prototypes that are *not* its own (the negatives of equation 3).
+
+        Shapes: embedding B×G×D×H×W, prototypes long G×M → scores B×G×M.
+        """
+        vectors = self.vectors[prototypes].transpose(1, 2)  # G×D×M
+        patches = embedding.flatten(3)
+        locations = nearest_locations(patches, vectors)
+        return self.similarity(_NearestDistance.apply(patches, vectors, locations))
+
+    def _by_group(self) -> Tensor:
+        """P×D → G×D×Q with Q = P/G."""
+        return self.vectors.unflatten(0, (-1, self.groups)).permute(1, 2, 0)
+
+
+def _prototype_order(grouped: Tensor) -> Tensor:
+    """B×G×Q → B×P with j = q·G + g."""
+    return grouped.transpose(1, 2).flatten(1)

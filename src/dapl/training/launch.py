@@ -1,0 +1,52 @@
+"""One process, several on this machine, or one of those that torchrun or SLURM started on several machines."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from dapl.config import Config
+from dapl.errors import DaplError
+
+_LAUNCHED_BY_OTHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK")
+
+
+def make_fabric(config: Config) -> Fabric:
+    runtime = config.runtime
+    several = runtime.devices * runtime.nodes > 1
+    launched = any(name in os.environ for name in _LAUNCHED_BY_OTHERS)
+    try:
+        return Fabric(
+            accelerator=runtime.accelerator,
+            devices=runtime.devices,
+            num_nodes=runtime.nodes,
+            strategy=("ddp" if launched else "ddp_spawn") if several else "auto",
+            precision=runtime.precision,  # type: ignore[arg-type]
+        )
+    except Exception as error:
+        # Fabric has no common exception for devices and precisions that do not exist; its first sentence is good.
+        raise DaplError(f"runtime: {str(error).splitlines()[0]}") from error
+
+
+def launch(config: Config, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call ``function(fabric, config, *arguments)`` in every process; returns what the first one returns."""
+    fabric = make_fabric(config)
+    try:
+        return fabric.launch(_with_threads, function, config, *arguments)  # type: ignore[arg-type]
+    except torch.multiprocessing.ProcessRaisedException as error:
+        # A spawned process hands over its exception as text; give the user's error back as what it was.
+        found = re.findall(r"^dapl\.errors\.DaplError: (.*)", str(error), flags=re.MULTILINE)
+        if found:
+            raise DaplError(found[-1]) from error
+        raise
+
+
+def _with_threads(fabric: Fabric, function: Callable[..., Any], config: Config, *arguments: Any) -> Any:
+    if fabric.device.type == "cpu" and config.runtime.devices > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.runtime.devices))
+    return function(fabric, config, *arguments)

@@ -1,0 +1,77 @@
+"""The total loss of a fit stage, as one module so that Fabric can wrap it for several devices and for precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from dapl import losses
+from dapl.config import LossConfig
+from dapl.models.contract import Output, PrototypeModel
+from dapl.training.sources import Batch, features_of, grid_masks
+
+
+class Objective(nn.Module):
+    """Batch in, named terms out; ``total`` is what is minimised."""
+
+    def __init__(self, model: PrototypeModel, weights: LossConfig) -> None:
+        super().__init__()
+        self.model = model
+        self.weights = weights
+
+    def draw_negatives(self, generator: torch.Generator) -> Tensor | None:
+        """Prototypes of other heads for each head, or None where the contrastive term is off."""
+        prototypes, contrast = self.model.prototypes, self.weights.contrast
+        if not contrast.weight or prototypes.groups < 2:
+            return None
+        drawn = draw_negatives(len(prototypes), prototypes.groups, contrast.negatives, generator)
+        return drawn.to(prototypes.vectors.device)
+
+    def forward(self, batch: Batch, negatives: Tensor | None) -> dict[str, Tensor]:
+        """``negatives``: long N×M from `draw_negatives`, or None where the contrastive term is off."""
+        output = self.model.from_features(features_of(self.model, batch))
+        prototypes = self.model.prototypes
+        distances = output.distances.masked_fill(~prototypes.kept, torch.inf)
+        terms = {
+            "cross_entropy": losses.cross_entropy(output.logits, batch.labels),
+            "cluster": losses.cluster(distances, prototypes.membership, batch.labels),
+            "separation": losses.separation(distances, prototypes.membership, batch.labels),
+        }
+        total = terms["cross_entropy"] + self.weights.cluster * terms["cluster"]
+        total = total - self.weights.separation * terms["separation"]
+        for name, weight, term in self._optional(batch, output, negatives):
+            terms[name] = term
+            total = total + weight * term
+        terms["accuracy"] = (output.logits.argmax(1) == batch.labels).float().mean()
+        return {"total": total, **terms}
+
+    def _optional(self, batch: Batch, output: Output, negatives: Tensor | None) -> Iterator[tuple[str, float, Tensor]]:
+        """(name, weight, value) of the terms whose weight is not 0."""
+        contrast, foreground, spatial = self.weights.contrast, self.weights.foreground, self.weights.spatial
+        if negatives is not None:
+            positives = self._positives(output, batch.labels)
+            scores = self.model.prototypes.across_groups(output.embedding, negatives)
+            yield "contrast", contrast.weight, losses.contrastive(positives, scores, contrast.margin)
+        if foreground.weight and batch.masks is not None:
+            named = None if foreground.over == "all" else self.model.prototypes_of(batch.labels)
+            maps = self.model.maps(output.embedding, named)
+            masks = grid_masks(batch.masks, maps.shape[-2:])
+            yield "foreground", foreground.weight, losses.foreground(maps, masks, foreground.threshold)
+        if spatial.weight:
+            maps = self.model.maps(output.embedding, self.model.prototypes_of(batch.labels))
+            yield "spatial", spatial.weight, losses.spatial_overlap(maps, spatial.sharpness)
+
+    def _positives(self, output: Output, labels: Tensor) -> Tensor:
+        """Scores of the prototypes assigned to each head: B×N×1 for the picture's class, B×N×C for all of P_h."""
+        if self.weights.contrast.positives == "class":
+            return output.scores.gather(1, self.model.prototypes_of(labels)).unsqueeze(2)
+        return output.scores.unflatten(1, (-1, self.model.prototypes.groups)).transpose(1, 2)
+
+
+def draw_negatives(count: int, groups: int, number: int, generator: torch.Generator) -> Tensor:
+    """For each group, different prototypes of other groups: long G×min(number, how many there are)."""
+    own = torch.arange(count) % groups == torch.arange(groups).unsqueeze(1)
+    chance = torch.rand(groups, count, generator=generator).masked_fill(own, -1)
+    return chance.topk(min(number, count - count // groups), dim=1).indices

@@ -1,0 +1,156 @@
+"""Projection: each prototype becomes the nearest patch of its class, on the foreground (τ_FG). One pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from dapl.models.contract import PrototypeModel
+from dapl.training.sources import Batch, features_of, grid_masks
+
+
+@dataclass
+class BestPatches:
+    """The best patch so far for each of P prototypes; memory is O(P), whatever the number of pictures."""
+
+    rank: Tensor
+    """P: 1 for a patch with enough foreground, else its foreground share; −1 while there is none (decision 6)."""
+    distance: Tensor
+    """P: squared distance to the prototype before projection."""
+    image: Tensor
+    """long P: index of the picture in the training split."""
+    location: Tensor
+    """long P: row·W + column."""
+    share: Tensor
+    """P: foreground share of the patch; nan without masks."""
+    embedding: Tensor
+    """P×D×H×W: the group's embedding of that whole picture, for its map afterwards."""
+
+    def better(self, rank: Tensor, distance: Tensor, image: Tensor) -> Tensor:
+        """bool P: would this candidate win? By rank, then distance, then index, so the order of batches is nothing."""
+        nearer = (distance < self.distance) | ((distance == self.distance) & (image < self.image))
+        return (rank > self.rank) | ((rank == self.rank) & nearer)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What `project` found. All tensors have P rows; `grounded` is False where no patch had enough foreground."""
+
+    image: Tensor
+    location: Tensor
+    distance: Tensor
+    share: Tensor
+    grounded: Tensor
+    maps: Tensor
+    """P×H×W: activation of each projected prototype on its own source picture."""
+
+
+@torch.no_grad()
+def project(model: PrototypeModel, batches: Iterable[Batch], threshold: float | None, fabric: Fabric) -> Projection:
+    """Replace every prototype by its nearest training patch; batches are this process's share of the pictures."""
+    model.eval()
+    best: BestPatches | None = None
+    for batch in batches:
+        batch = batch.to(fabric.device)
+        with fabric.autocast():
+            embedding = model.embed(features_of(model, batch)).float()
+        best = _consider(model, batch, embedding, threshold, best)
+    if best is None:
+        raise ValueError("Projection needs at least one picture in every process.")
+    best = _merge(best, fabric)
+    found = best.rank >= 0
+    chosen = best.embedding.flatten(2).gather(2, best.location[:, None, None].expand(-1, best.embedding.shape[1], 1))
+    vectors = model.prototypes.vectors
+    vectors.copy_(torch.where(found.unsqueeze(1), chosen.squeeze(2), vectors))
+    squares = (best.embedding - vectors[:, :, None, None]).square().sum(1)
+    grounded = found & (best.rank >= 1)
+    maps = model.prototypes.similarity(squares)
+    return Projection(best.image, best.location, best.distance, best.share, grounded, maps)
+
+
+def _consider(
+    model: PrototypeModel, batch: Batch, embedding: Tensor, threshold: float | None, best: BestPatches | None
+) -> BestPatches:
+    """Let the patches of one batch compete with the best so far."""
+    prototypes = model.prototypes
+    size = embedding.shape[-2:]
+    shares = None if batch.masks is None else grid_masks(batch.masks, size)
+    allowed, image_rank = _allowed(shares, threshold, len(batch), size, embedding)
+    near = prototypes.nearest(embedding, allowed)
+    # Only pictures of the prototype's own classes compete.
+    rank = torch.where(prototypes.membership[:, batch.labels].T, image_rank.unsqueeze(1), -1.0)
+    # The best of the batch: highest rank, then smallest distance, then the first picture.
+    top = rank.amax(0)
+    distance = near.distances.masked_fill(rank < top, torch.inf)
+    indices = batch.indices.to(embedding.device)
+    row = _first_minimum(distance, indices)
+    everyone = torch.arange(len(prototypes), device=row.device)
+    location = near.locations[row, everyone]
+    share = torch.full_like(top, torch.nan) if shares is None else shares.flatten(1)[row, location]
+    if best is None:
+        best = _nothing(len(prototypes), embedding)
+    better = best.better(top, distance[row, everyone], indices[row]) & (top >= 0)
+    best.rank[better] = top[better]
+    best.distance[better] = distance[row, everyone][better]
+    best.image[better] = indices[row][better]
+    best.location[better] = location[better]
+    best.share[better] = share[better]
+    best.embedding[better] = embedding[row[better], prototypes.group_of[better]]
+    return best
+
+
+def _allowed(
+    shares: Tensor | None, threshold: float | None, count: int, size: torch.Size, like: Tensor
+) -> tuple[Tensor | None, Tensor]:
+    """Which patches of each picture may be taken (bool B×H×W), and the rank they give it (B).
+
+    A picture with patches above the threshold offers those, rank 1. One without offers its best share as rank, so
+    that it is taken only where the class has nothing better (decision 6).
+    """
+    ones = like.new_ones(count)
+    if shares is None or threshold is None:
+        return None, ones
+    highest = shares.flatten(1).amax(1)
+    enough = highest > threshold
+    floor = torch.where(enough, like.new_tensor(threshold), highest)[:, None, None]
+    allowed = torch.where(enough[:, None, None], shares > floor, shares == floor)
+    return allowed, torch.where(enough, ones, highest.clamp(max=0.999))
+
+
+def _first_minimum(distance: Tensor, indices: Tensor) -> Tensor:
+    """Row of the smallest distance in each column, ties to the smallest picture index: B×P → P."""
+    ties = distance == distance.amin(0)
+    return torch.where(ties, indices.unsqueeze(1), torch.iinfo(torch.long).max).argmin(0)
+
+
+def _nothing(count: int, embedding: Tensor) -> BestPatches:
+    return BestPatches(
+        rank=embedding.new_full((count,), -1.0),
+        distance=embedding.new_full((count,), torch.inf),
+        image=torch.full((count,), -1, device=embedding.device),
+        location=torch.zeros(count, dtype=torch.long, device=embedding.device),
+        share=embedding.new_full((count,), torch.nan),
+        embedding=embedding.new_zeros(count, *embedding.shape[2:]),
+    )
+
+
+def _merge(best: BestPatches, fabric: Fabric) -> BestPatches:
+    """The best over all processes; every process ends with the same."""
+    if fabric.world_size == 1:
+        return best
+    gathered = {name: fabric.all_gather(value) for name, value in vars(best).items() if name != "embedding"}
+    winner = torch.zeros_like(best.image)
+    merged = BestPatches(**{name: value[0].clone() for name, value in gathered.items()}, embedding=best.embedding)
+    for process in range(1, fabric.world_size):
+        theirs = {name: value[process] for name, value in gathered.items()}
+        better = merged.better(theirs["rank"], theirs["distance"], theirs["image"]) & (theirs["rank"] >= 0)
+        for name, value in theirs.items():
+            getattr(merged, name)[better] = value[better]
+        winner[better] = process
+    mine = (winner == fabric.global_rank)[:, None, None, None]
+    merged.embedding = fabric.all_reduce(torch.where(mine, best.embedding, 0), reduce_op="sum")  # type: ignore[assignment]
+    return merged

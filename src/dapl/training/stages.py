@@ -1,0 +1,169 @@
+"""The stages of a schedule: what each does to the model. Where batches come from and what is saved is not for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from dapl import losses
+from dapl.config import FitStage, JointStage, LastLayerStage, WarmUpStage
+from dapl.errors import DaplError
+from dapl.models.contract import PrototypeModel
+from dapl.progress import Advance
+from dapl.seeds import derive_seed, generator
+from dapl.training.sources import Source, run_model, shares, shuffled
+
+Terms = dict[str, float]
+
+
+def make_optimizer(model: PrototypeModel, stage: WarmUpStage | JointStage) -> torch.optim.Adam:
+    """Parts with a learning rate learn, all others are frozen."""
+    groups = []
+    parts = model.parts()
+    for name in stage.learning_rates:
+        if name not in parts:
+            raise DaplError(
+                f"schedule: {stage.stage} gives a learning rate to '{name}', which this system does not have."
+            )
+    for name, part in parts.items():
+        rate = stage.learning_rates.get(name, 0.0)
+        part.requires_grad_(rate > 0)
+        if rate > 0:
+            decay = stage.weight_decay.get(name, 0.0)
+            groups.append({"params": list(part.parameters()), "lr": rate, "base": rate, "weight_decay": decay})
+    return torch.optim.Adam(groups)
+
+
+def rate_factor(stage: FitStage, epoch: int, progress: float) -> float:
+    """Factor on the learning rates; ``progress`` in [0, 1) is the share of the stage that is done. Has no state."""
+    if stage.decay == "step":
+        return stage.decay_factor ** (epoch // stage.decay_epochs)
+    if stage.decay == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * progress))
+    return 1.0
+
+
+class FitEpoch:
+    """One epoch of a fit stage, from any step on, as an iterator over the terms of each step (means over processes)."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        objective: nn.Module,
+        draw: Callable[[torch.Generator], Tensor | None],
+        optimizer: torch.optim.Optimizer,
+        stage: WarmUpStage | JointStage,
+        source: Source,
+        position: Sequence[int | str],
+        epoch: int,
+    ) -> None:
+        """``position`` names seed and stage; every random number of the epoch follows from it.
+
+        Objective and optimizer are as Fabric wrapped them; ``draw`` gives the negatives of a step.
+        """
+        self.fabric, self.objective, self.draw, self.optimizer = fabric, objective, draw, optimizer
+        self.stage, self.source, self.epoch = stage, source, epoch
+        self.position = (*position, epoch)
+        batch_size = min(stage.batch_size, len(source))
+        order = shuffled(len(source), batch_size, derive_seed(*self.position, "order"))
+        self.sizes = [len(indices) for indices in order if len(indices) >= fabric.world_size]
+        self.order = shares(order, fabric.global_rank, fabric.world_size)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def steps(self, start: int = 0) -> Iterator[tuple[int, Terms]]:
+        self.objective.train()
+        batches = self.source.batches(self.order[start:], derive_seed(*self.position, "augment"))
+        for step, batch in enumerate(batches, start):
+            torch.manual_seed(derive_seed(*self.position, step, "dropout"))
+            progress = (self.epoch + step / len(self)) / self.stage.epochs
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["base"] * rate_factor(self.stage, self.epoch, progress)
+            negatives = self.draw(generator(*self.position, step, "negatives"))
+            terms = self.objective(batch.to(self.fabric.device), negatives)
+            # A process with a smaller share of the last batch counts for less: then the mean over processes is the
+            # mean over pictures, as in one process.
+            share = len(batch) * self.fabric.world_size / self.sizes[step]
+            self.optimizer.zero_grad(set_to_none=True)
+            self.fabric.backward(terms["total"] * share)
+            means = self._checked({name: value.detach() * share for name, value in terms.items()}, step)
+            self.optimizer.step()
+            yield step, means
+
+    def _checked(self, terms: Mapping[str, Tensor], step: int) -> Terms:
+        """Means over processes, or the end of the run before the weights are touched."""
+        values = self.fabric.all_reduce(torch.stack(list(terms.values())).double(), reduce_op="mean")
+        means = dict(zip(terms, values.tolist(), strict=True))  # type: ignore[union-attr]
+        broken = [name for name, value in means.items() if not math.isfinite(value)]
+        if broken:
+            raise DaplError(
+                f"{self.stage.stage}, epoch {self.epoch + 1}, step {step + 1}: the loss is not finite "
+                f"({', '.join(broken)}). The last good checkpoint is kept; lower schedule.<n>.learning_rates or the "
+                "loss weights, or use 32-true precision."
+            )
+        return means
+
+
+@torch.no_grad()
+def all_scores(
+    model: PrototypeModel, source: Source, order: Sequence[Tensor], fabric: Fabric, advance: Advance
+) -> Tensor:
+    """Scores of every picture, n×P on the CPU, the same in every process."""
+    model.eval()
+    table = torch.zeros(len(source), len(model.prototypes))
+    for batch in source.batches(deal(order, fabric)):
+        with fabric.autocast():
+            output = run_model(model, batch.to(fabric.device))
+        table[batch.indices] = output.scores.float().cpu()
+        advance(len(batch))
+    return everywhere(table, fabric)
+
+
+def deal(order: Sequence[Tensor], fabric: Fabric) -> list[Tensor]:
+    """Whole batches dealt out to the processes, so that each picture is seen in the same company as in one process."""
+    return list(order[fabric.global_rank :: fabric.world_size])
+
+
+def everywhere(table: Tensor, fabric: Fabric) -> Tensor:
+    """Rows that each process filled in its share of, put together (the rest is 0)."""
+    if fabric.world_size == 1:
+        return table
+    return fabric.all_reduce(table.to(fabric.device), reduce_op="sum").cpu()  # type: ignore[union-attr]
+
+
+def last_layer(
+    model: PrototypeModel,
+    scores: Tensor,
+    labels: Tensor,
+    stage: LastLayerStage,
+    position: Sequence[int | str],
+    after_epoch: Callable[[int, Terms], None],
+) -> None:
+    """Cross-entropy + λ·Σ|w| on cached scores: a step is a small matrix product, whatever the size of the pictures."""
+    classifier = model.parts()["classifier"]
+    model.requires_grad_(False)
+    classifier.requires_grad_(True)
+    optimizer = torch.optim.Adam(classifier.parameters(), lr=stage.learning_rate)
+    device = next(classifier.parameters()).device
+    scores, labels = scores.to(device), labels.to(device)
+    for epoch in range(stage.epochs):
+        sums = torch.zeros(2, dtype=torch.double)
+        for indices in shuffled(len(scores), stage.batch_size, derive_seed(*position, epoch, "order")):
+            rows = indices.to(device)
+            logits = model.classify(scores[rows])
+            loss = losses.cross_entropy(logits, labels[rows])
+            penalty = losses.l1(torch.cat([p.flatten() for p in classifier.parameters()]))
+            optimizer.zero_grad(set_to_none=True)
+            (loss + stage.l1 * penalty).backward()
+            optimizer.step()
+            right = (logits.argmax(1) == labels[rows]).sum()
+            sums += torch.stack([loss.detach() * len(rows), right]).cpu()
+        means = (sums / len(scores)).tolist()
+        if not math.isfinite(means[0]):
+            raise DaplError(f"last_layer, epoch {epoch + 1}: the loss is not finite; lower its learning_rate.")
+        after_epoch(epoch, {"cross_entropy": means[0], "accuracy": means[1]})
