@@ -1,0 +1,206 @@
+"""The bird itself, painted part after part from back to front, looking right in its own coordinates.
+
+The body is about one unit long; y points down; the perch is at `Pose.feet`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dapl.data.toybirds.canvas import Canvas
+from dapl.data.toybirds.looks import PARTS, WHITE
+from dapl.data.toybirds.plumage import beak_outlines, crest_outlines, pattern, tail_feathers, wing_marks
+from dapl.data.toybirds.shapes import RGB, Frame, Points, darker, ellipse, jitter, lighter, smooth, stroke
+from dapl.data.toybirds.species import Species
+
+NUMBER = {part: number for number, part in enumerate(PARTS, start=1)}
+"""Part numbers on the canvas."""
+
+_FEET = (0.03, 0.66)
+_HEAD, _HEAD_RADIUS = (0.36, -0.42), 0.265
+_WING_LENGTH = 1.02
+_RUMP = (-0.46, 0.15)
+_BODY = np.array([
+    (0.53, -0.28), (0.56, -0.04), (0.44, 0.22), (0.16, 0.4), (-0.2, 0.38), (-0.46, 0.26), (-0.52, 0.13),
+    (-0.38, -0.06), (-0.16, -0.24), (0.06, -0.4), (0.22, -0.56),
+])  # fmt: skip
+_SKULL = np.array([
+    (1.0, 0.08), (0.88, -0.46), (0.36, -0.92), (-0.34, -0.94), (-0.9, -0.45), (-1.0, 0.3), (-0.62, 0.86),
+    (0.2, 0.98), (0.82, 0.62),
+])  # fmt: skip
+_COVERTS = np.array([
+    (-0.03, 0.0), (0.04, -0.14), (0.22, -0.18), (0.48, -0.12), (0.55, 0.0), (0.4, 0.14), (0.2, 0.2), (0.03, 0.13),
+])  # fmt: skip
+_TOES = ((0.13, 0.025), (0.09, 0.05), (-0.09, 0.03))
+_BODY_REGIONS = {
+    "breast": [(0.95, -0.6), (0.2, -0.42), (0.14, -0.1), (0.1, 0.14), (0.28, 0.26), (0.6, 0.34), (0.95, 0.2)],
+    "belly": [
+        (-0.75, 0.32), (-0.3, 0.22), (0.1, 0.12), (0.32, 0.18), (0.7, 0.16), (0.8, 0.6), (0.0, 0.7), (-0.7, 0.6),
+    ],
+}  # fmt: skip
+_HEAD_REGIONS = {  # in head radii
+    "nape": [(-0.3, -0.5), (-0.42, 0.2), (-0.3, 0.9), (-0.5, 1.55), (-1.6, 1.35), (-1.6, -0.4), (-0.9, -0.9)],
+    "throat": [(1.3, 0.3), (0.62, 0.34), (0.12, 0.6), (0.1, 0.92), (0.5, 1.16), (1.1, 1.05), (1.5, 0.6)],
+    "crown": [
+        (1.3, -0.3), (0.7, -0.4), (0.1, -0.42), (-0.5, -0.3), (-0.9, -0.1), (-1.5, -0.4), (-0.6, -1.5), (1, -1.5),
+    ],
+}  # fmt: skip
+_FACE_MARKS = {
+    "mask": ellipse((0.86, 0.08), (0.5, 0.42)),
+    "line": smooth([(1.1, -0.02), (0.4, -0.3), (-0.7, -0.12), (-0.8, 0.12), (0.3, 0.14)]),
+    "whisker": stroke([(0.86, 0.3), (0.4, 0.5), (-0.1, 0.78)], [0.1, 0.2, 0.24]),
+    "cheek": ellipse((-0.14, 0.26), (0.32, 0.22), 0.2),
+    "brow": smooth([(0.95, -0.26), (0.4, -0.46), (-0.5, -0.32), (-0.8, -0.05), (0.3, -0.22)]),
+}
+_EYE, _PUPIL, _DARK_IRIS = (0.4, -0.1), (16, 14, 18), (47, 34, 31)
+
+
+@dataclass(frozen=True)
+class _Wing:
+    """How a wing is held. The pairs run from the outermost feather to the innermost."""
+
+    shoulder: tuple[float, float]
+    lift: float
+    breadth: float
+    roots: tuple[float, float]
+    turns: tuple[float, float]
+    reach: tuple[float, float]
+    feather: float
+
+
+_FOLDED = _Wing((0.25, -0.07), -0.4, 1.0, (0.14, 0.14), (0.02, 0.32), (0.87, 0.42), 0.15)
+_RAISED = _Wing((0.14, -0.08), 0.85, 1.15, (0.42, 0.06), (-0.1, 1.25), (0.72, 0.42), 0.17)
+
+
+@dataclass(frozen=True)
+class Pose:
+    """How one bird holds itself; angles in radians."""
+
+    root: Frame
+    scale: float
+    """Pixels a unit."""
+    head_angle: float
+    looks_back: bool
+    tail_angle: float
+    wing_angle: float
+    wing_raised: bool
+    leg_shift: float
+    sits: bool
+    """On its legs, so that they are hidden."""
+
+    @property
+    def feet(self) -> tuple[float, float]:
+        """Where the perch is, in the coordinates of ``root``."""
+        return (_FEET[0], 0.36) if self.sits else _FEET
+
+
+def paint_bird(canvas: Canvas, species: Species, pose: Pose, rng: np.random.Generator) -> None:
+    painter = _BirdPainter(canvas, species, pose, rng)
+    if pose.wing_raised:
+        painter.far_wing()
+    painter.tail()
+    if not pose.sits:
+        painter.legs()
+    painter.body()
+    painter.head()
+    painter.face()
+    painter.wing()
+
+
+class _BirdPainter:
+    def __init__(self, canvas: Canvas, species: Species, pose: Pose, rng: np.random.Generator) -> None:
+        self.canvas, self.looks, self.pose, self.rng = canvas, species.looks, pose, rng
+        self.plumpness = species.plumpness
+        self.root = pose.root
+        self.head_radius = _HEAD_RADIUS * species.head_size
+        facing = -self.head_radius if pose.looks_back else self.head_radius
+        self.head_frame = self.root.child(_HEAD, pose.head_angle, (facing, self.head_radius))
+
+    def fill(self, part: str, frame: Frame, outlines: list[Points], colour: RGB, within: tuple[str, ...] = ()) -> None:
+        self.canvas.fill(frame, outlines, colour, NUMBER[part], [NUMBER[name] for name in within])
+
+    def region(self, part: str, within: tuple[str, ...]) -> None:
+        """What of the parts ``within`` belongs to this one, with a feathery edge."""
+        on_head = part in _HEAD_REGIONS
+        frame, unrest = (self.head_frame, 0.006 / self.head_radius) if on_head else (self.root, 0.006)
+        corners = _HEAD_REGIONS[part] if on_head else _BODY_REGIONS[part]
+        self.fill(part, frame, [jitter(smooth(corners), self.rng, unrest)], self.looks[part].colour, within)
+
+    def pattern(self, part: str, frame: Frame, centre: tuple[float, float], reach: tuple[float, float]) -> None:
+        """The part's pattern over the box ``centre`` ± ``reach`` of ``frame``, kept inside the part."""
+        look = self.looks[part]
+        self.fill(part, frame, pattern(look, centre, reach, self.rng), look.accent, within=(part,))
+
+    def tail(self) -> None:
+        frame = self.root.child(_RUMP, np.pi - 0.42 + self.pose.tail_angle, (1.0, -1.0))
+        for outlines, colour in tail_feathers(self.looks["tail"]):
+            self.fill("tail", frame, outlines, colour)
+
+    def legs(self) -> None:
+        colour = self.looks["legs"].colour
+        for side, shade in ((-1, darker(colour, 0.3)), (1, colour)):
+            shift = side * (0.085 + self.pose.leg_shift)
+            x, y = _FEET[0] + shift, _FEET[1]
+            shank = stroke([(shift * 0.7, 0.34), (x - 0.05, 0.52), (x, y)], [0.075, 0.046, 0.04])
+            toes = [stroke([(x, y), (x + dx, y + dy)], [0.042, 0.026]) for dx, dy in _TOES]
+            self.fill("legs", self.root, [shank, *toes], shade)
+
+    def body(self) -> None:
+        middle = (0.0, 0.05)
+        plump = np.subtract(_BODY, middle) * (0.5 + self.plumpness / 2, self.plumpness) + middle
+        self.fill("back", self.root, [smooth(jitter(plump, self.rng, 0.009))], self.looks["back"].colour)
+        self.pattern("back", self.root, (-0.15, -0.1), (0.5, 0.4))
+        self.region("breast", within=("back",))
+        self.pattern("breast", self.root, (0.38, 0.0), (0.28, 0.34))
+        self.region("belly", within=("back", "breast"))
+        self.pattern("belly", self.root, (0.05, 0.28), (0.55, 0.22))
+
+    def head(self) -> None:
+        for outlines, colour in crest_outlines(self.looks["crown"]):
+            self.fill("crown", self.head_frame, outlines, colour)
+        self.fill("face", self.head_frame, [smooth(jitter(_SKULL, self.rng, 0.02))], self.looks["face"].colour)
+        self.region("nape", within=("face", "back", "breast"))
+        self.region("throat", within=("face", "back", "breast", "nape"))
+        self.pattern("throat", self.head_frame, (0.65, 0.8), (0.65, 0.5))
+        self.region("crown", within=("face", "nape"))
+        self.pattern("crown", self.head_frame, (0.0, -0.7), (0.9, 0.4))
+
+    def face(self) -> None:
+        look, frame = self.looks["face"], self.head_frame
+        if look.form in _FACE_MARKS:
+            self.fill("face", frame, [_FACE_MARKS[look.form]], look.accent, within=("face",))
+        beak = self.looks["beak"]
+        upper, lower = beak_outlines(beak.form)
+        self.fill("beak", frame, [lower], darker(beak.colour, 0.32))
+        self.fill("beak", frame, [upper], beak.colour)
+        eye = self.looks["eye"]
+        if eye.form == "ring":
+            self.fill("eye", frame, [ellipse(_EYE, (0.29, 0.29))], eye.colour)
+        self.fill("eye", frame, [ellipse(_EYE, (0.205, 0.205))], eye.colour if eye.form == "iris" else _DARK_IRIS)
+        self.fill("eye", frame, [ellipse(_EYE, (0.13, 0.13))], _PUPIL)
+        self.fill("eye", frame, [ellipse(np.add(_EYE, (0.07, -0.07)), (0.06, 0.06), points=8)], WHITE)
+
+    def far_wing(self) -> None:
+        frame = self.root.child((0.2, -0.2), np.pi + 1.2 + self.pose.wing_angle, (_WING_LENGTH, -_WING_LENGTH))
+        self.flight_feathers(frame, _RAISED, darker(self.looks["wing"].colour, 0.42))
+
+    def wing(self) -> None:
+        look, held = self.looks["wing"], _RAISED if self.pose.wing_raised else _FOLDED
+        angle = np.pi + held.lift + self.pose.wing_angle
+        frame = self.root.child(held.shoulder, angle, (_WING_LENGTH, -_WING_LENGTH))
+        self.flight_feathers(frame, held, darker(look.colour, 0.3))
+        self.fill("wing", frame, [jitter(smooth(_COVERTS * (1, held.breadth)), self.rng, 0.004)], look.colour)
+        self.fill("wing", frame, wing_marks(look, held.breadth), look.accent, within=("wing",))
+
+    def flight_feathers(self, frame: Frame, held: _Wing, colour: RGB) -> None:
+        """Seven long feathers, the innermost on top; each with a paler edge so that one can count them."""
+        shares = np.linspace(0, 1, 7)
+        xs, turns, reaches = (np.interp(shares, (0, 1), pair) for pair in (held.roots, held.turns, held.reach))
+        for share, x, turn, reach in zip(shares, xs, turns, reaches, strict=True):
+            root = np.array([x, 0.1 * share - 0.03])
+            path = root + np.outer(np.linspace(0, reach, 5), (np.cos(turn), np.sin(turn)))
+            outline = stroke(path, np.array([0.6, 0.9, 1.0, 0.9, 0.15]) * held.feather)
+            self.fill("wing", frame, [outline], lighter(colour, 0.22))
+            self.fill("wing", frame, [outline - (0.012, 0.014)], colour, within=("wing",))
