@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from lightning_fabric import Fabric
 
 from dapl.config import Config
-from dapl.errors import DaplError
+from dapl.errors import DaplError, original_message
 
 _LAUNCHED_BY_OTHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK")
 
@@ -38,12 +37,12 @@ def launch(config: Config, function: Callable[..., Any], *arguments: Any) -> Any
     fabric = make_fabric(config)
     try:
         return fabric.launch(_with_threads, function, config, *arguments)  # type: ignore[arg-type]
-    except torch.multiprocessing.ProcessRaisedException as error:
-        # A spawned process hands over its exception as text; give the user's error back as what it was.
-        found = re.findall(r"^dapl\.errors\.DaplError: (.*)", str(error), flags=re.MULTILINE)
-        if found:
-            raise DaplError(found[-1]) from error
-        raise
+    except (torch.multiprocessing.ProcessRaisedException, DaplError) as error:
+        # A spawned process or a loading one hands over its exception as a traceback in text.
+        message = original_message(str(error))
+        if message is None:
+            raise
+        raise DaplError(message) from error
 
 
 def _with_threads(fabric: Fabric, function: Callable[..., Any], config: Config, *arguments: Any) -> Any:

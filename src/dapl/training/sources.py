@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
-from dapl.data.pixels import Decoded, Pixels, base_rows
+from dapl.data.pixels import WORKERS_BY, Decoded, Pixels, base_rows
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import Augmentation, Fit, augment
 from dapl.models.contract import Output, PrototypeModel
@@ -118,6 +119,7 @@ class PictureSource:
             batch_sampler=keys,
             num_workers=self.workers,
             generator=torch.Generator(),  # else it would draw from the global one
+            multiprocessing_context=WORKERS_BY if self.workers else None,
         )
         for indices, (images, masks) in zip(order, loader, strict=True):
             yield Batch(indices, self.labels[indices], images=images, masks=masks if masks.numel() else None)

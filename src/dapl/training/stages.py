@@ -125,7 +125,12 @@ def all_scores(
 
 
 def deal(order: Sequence[Tensor], fabric: Fabric) -> list[Tensor]:
-    """Whole batches dealt out to the processes, so that each picture is seen in the same company as in one process."""
+    """Whole batches dealt out to the processes, so that each picture is seen in the same company as in one process.
+
+    Where there are fewer batches than processes, smaller ones are made, so that no process goes without.
+    """
+    if len(order) < fabric.world_size:
+        order = torch.cat(list(order)).tensor_split(fabric.world_size)
     return list(order[fabric.global_rank :: fabric.world_size])
 
 
