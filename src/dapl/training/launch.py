@@ -32,6 +32,11 @@ def make_fabric(config: Config) -> Fabric:
         raise DaplError(f"runtime: {str(error).splitlines()[0]}") from error
 
 
+def is_first_process() -> bool:
+    """Whether this process speaks for all: the only one, or the first of those that torchrun or SLURM started."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+
 def launch(config: Config, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call ``function(fabric, config, *arguments)`` in every process; returns what the first one returns."""
     fabric = make_fabric(config)

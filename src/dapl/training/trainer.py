@@ -42,12 +42,15 @@ from dapl.training.stages import FitEpoch, Terms, all_scores, deal, last_layer, 
 
 def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) -> Run:
     """Train a model by its schedule. With ``resume`` the run in ``out`` goes on from its last checkpoint."""
-    run = Run.open(out) if resume else Run.create(out, config)
-    launch(config, _train_process, out, quiet)
+    run = Run.open(out) if resume else Run(out)
+    launch(config, _train_process, out, resume, quiet)
     return run
 
 
-def _train_process(fabric: Fabric, config: Config, out: Path, quiet: bool) -> None:
+def _train_process(fabric: Fabric, config: Config, out: Path, resume: bool, quiet: bool) -> None:
+    if not resume and fabric.global_rank == 0:
+        Run.create(out, config)
+    fabric.barrier()
     Trainer(fabric, config, Run(out), Reporter(quiet or fabric.global_rank > 0)).train()
 
 
