@@ -38,8 +38,11 @@ def ensure_operators() -> bool:
     global _library
     if "torchvision" in sys.modules or _library is not None or _compiled_operators_load():
         return False
+    missing = [operator for operator in ("nms", "qnms") if not hasattr(torch.ops.torchvision, operator)]
+    if not missing:
+        return False
     _library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
+    for operator in missing:
         _library.define(operator + _SCHEMA)
     return True
 

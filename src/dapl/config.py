@@ -6,13 +6,12 @@ Every field says what it is; `dapl train --help` and `docs/config.md` are made f
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from dapl.errors import DaplError
@@ -150,8 +149,9 @@ class FitStage(Section):
 
     epochs: int = Field(5, ge=1, description="Passes over the training pictures.")
     batch_size: int = Field(80, ge=2, description="Pictures a step, over all processes together.")
-    weight_decay: dict[str, float] = Field(
-        {"backbone": 1e-3, "addon": 1e-3, "attention": 1e-3}, description="L2 penalty of a part; absent: none."
+    weight_decay: dict[str, NonNegativeFloat] = Field(
+        {"backbone": 1e-3, "addon": 1e-3},
+        description="L2 penalty of a part, as ProtoPNet has it; absent: none. On attention it would blur the heads.",
     )
     decay: Literal["constant", "step", "cosine"] = Field("constant", description="How learning rates fall.")
     decay_epochs: int = Field(5, ge=1, description="`step`: epochs between two reductions.")
@@ -167,7 +167,7 @@ class WarmUpStage(FitStage):
     """The backbone stays as it is."""
 
     stage: Literal["warm_up"] = "warm_up"
-    learning_rates: dict[str, float] = Field(
+    learning_rates: dict[str, NonNegativeFloat] = Field(
         {"addon": 3e-3, "attention": 3e-3, "prototypes": 3e-3}, description="Learning rate of each part that learns."
     )
 
@@ -177,7 +177,7 @@ class JointStage(FitStage):
 
     stage: Literal["joint"] = "joint"
     decay: Literal["constant", "step", "cosine"] = Field("step", description="How learning rates fall.")
-    learning_rates: dict[str, float] = Field(
+    learning_rates: dict[str, NonNegativeFloat] = Field(
         {"backbone": 1e-4, "addon": 3e-3, "attention": 3e-3, "prototypes": 3e-3},
         description="Learning rate of each part that learns.",
     )
@@ -314,23 +314,14 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def expand_path(value: str, field: str) -> Path:
-    """~ and $VARIABLES; a variable that is not set is an error that names the field."""
-    expanded = os.path.expanduser(os.path.expandvars(value))
-    if "$" in expanded:
-        variable = expanded[expanded.index("$") :].split("/")[0]
-        raise DaplError(
-            f"{field}: the environment variable {variable[1:]} is not set; set it, or pass --{field} with a path."
-        )
-    return Path(expanded)
-
-
 def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
     """Set a dotted key, where a number names an item of a list (``schedule.1.epochs``)."""
     *parents, last = dotted.split(".")
     target: Any = values
     if parents[:1] == ["schedule"] and "schedule" not in values:
         values["schedule"] = Config().model_dump(mode="json")["schedule"]
+    if parents[:1] == ["data"] and "data" not in values and last != "name":
+        values["data"] = {"name": "toybirds"}  # the default, of which a field is changed
     for depth, key in enumerate(parents):
         if isinstance(target, list):
             target = _item(target, key, dotted)
@@ -356,7 +347,7 @@ def _item(items: list[Any], key: str, dotted: str) -> Any:
 def _explain(error: Any) -> str:
     """One of pydantic's errors as a sentence of ours."""
     location = tuple(error["loc"])
-    field = ".".join(str(part) for part in location if not _is_tag(part))
+    field = ".".join(str(part) for index, part in enumerate(location) if not _is_tag(location, index))
     if error["type"] == "extra_forbidden":
         return f"unknown field '{field}'{nearest(str(location[-1]), _known_at(location[:-1]))}"
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -371,8 +362,12 @@ def _explain(error: Any) -> str:
     return f"field '{field}': {message[0].lower() + message[1:]} (got {error['input']!r})."
 
 
-def _is_tag(part: Any) -> bool:
-    return part in _TAGS
+def _is_tag(location: Sequence[Any], index: int) -> bool:
+    """Whether this place of a location is not a key of the file but the kind that its section was read as."""
+    if location[0] == "schedule":
+        return index == 2
+    field = Config.model_fields.get(location[0])
+    return index == 1 and field is not None and field.discriminator is not None
 
 
 def _known_at(location: Sequence[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writing so that a reader never sees half a file: a temporary file beside the target, then a rename."""
+"""Paths as a config writes them, and writing so that a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dapl.errors import DaplError
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path; on success it takes the place of ``path``, on failure it is removed."""
+    """Yields a temporary path beside ``path``; on success it takes its place, on failure it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -29,3 +31,14 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def expand_path(value: str, field: str) -> Path:
+    """~ and $VARIABLES; a variable that is not set is an error that names the field."""
+    expanded = os.path.expanduser(os.path.expandvars(value))
+    if "$" in expanded:
+        variable = expanded[expanded.index("$") + 1 :].split("/")[0].strip("{}")
+        raise DaplError(
+            f"{field}: the environment variable {variable} is not set; set it, or pass --{field} with a path."
+        )
+    return Path(expanded)

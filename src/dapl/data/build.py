@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dapl.config import CubData, DataSection, ToyBirdsData, expand_path
+from dapl.config import CubData, DataSection, ToyBirdsData
 from dapl.data.sample import Dataset, Splits
 from dapl.data.splits import train_validation
+from dapl.files import expand_path
 
 Builder = Callable[[Any], tuple[Dataset, Dataset]]
 DATASETS: dict[str, Builder] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dapl.errors import DaplError
-from dapl.models.weights import StateDict, offline_message, resolve_weights
+from dapl.models.weights import StateDict, hub_or_cache, offline_message, resolve_weights
 
 
 class Backbone(nn.Module):
@@ -47,6 +48,7 @@ class Backbone(nn.Module):
         self.channels: int = sum(info.channels())
         self.reduction: int = min(info.reduction())
         cfg = self.network.pretrained_cfg
+        cfg.pop("state_dict", None)  # else the weights are kept, and copied with the model, once more
         self.register_buffer("mean", torch.tensor(cfg["mean"]).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(cfg["std"]).view(1, 3, 1, 1), persistent=False)
 
@@ -55,6 +57,8 @@ class Backbone(nn.Module):
             images = images.to(self.mean.dtype) / 255
         images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         maps = self.network(images)
+        if getattr(self.network, "output_fmt", None) == "NHWC":  # as the Swin family has it
+            maps = [m.permute(0, 3, 1, 2) for m in maps]
         if len(maps) == 1:
             return maps[0]
         finest = max((m.shape[-2:] for m in maps), key=lambda size: size[0] * size[1])
@@ -76,11 +80,15 @@ def _upsampled(maps: Tensor, size: torch.Size) -> Tensor:
     return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
 
 
-def _create_network(name: str, stages: Sequence[int], state_dict: StateDict | None, from_hub: bool) -> nn.Module:
+def _check_name(name: str) -> None:
     if not timm.is_model(name.split(".")[0]):
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else "; `timm.list_models()` has the names."
         raise DaplError(f"model.backbone.name: timm has no model '{name}'{hint}")
+
+
+def _create_network(name: str, stages: Sequence[int], state_dict: StateDict | None, from_hub: bool) -> nn.Module:
+    _check_name(name)
     with torch.device("meta"):
         whole: Any = timm.create_model(name, features_only=True)
     count = len(whole.feature_info)
@@ -96,9 +104,10 @@ def _create_network(name: str, stages: Sequence[int], state_dict: StateDict | No
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of the unused classifier of every checkpoint
     try:
-        return timm.create_model(
-            name, pretrained=pretrained, features_only=True, out_indices=sorted(indices), **overlay
-        )
+        with hub_or_cache() if from_hub else nullcontext():
+            return timm.create_model(
+                name, pretrained=pretrained, features_only=True, out_indices=sorted(indices), **overlay
+            )
     except Exception as error:
         # The hub client raises a different exception for each way a network can fail: all mean "not from there".
         if from_hub:
@@ -112,5 +121,12 @@ def create_backbone(
     name: str, stages: Sequence[int] = (-1,), weights: str = "auto", freeze_statistics: bool = True
 ) -> Backbone:
     """Build a `Backbone`; ``weights`` is ``auto``, ``hub``, ``package``, ``random``, or a file or folder."""
+    _check_name(name)
     state_dict, from_hub = resolve_weights(name, weights)
-    return Backbone(name, stages, state_dict=state_dict, from_hub=from_hub, freeze_statistics=freeze_statistics)
+    try:
+        return Backbone(name, stages, state_dict=state_dict, from_hub=from_hub, freeze_statistics=freeze_statistics)
+    except RuntimeError as error:
+        if state_dict is None:
+            raise
+        reason = str(error).splitlines()[-1].strip()
+        raise DaplError(f"{weights}: these are the weights of another model than {name} ({reason})") from error

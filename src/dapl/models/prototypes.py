@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +75,23 @@ def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None =
     return torch.cat(found)
 
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _in_full_precision(
+    method: Callable[Concatenate[Prototypes, Tensor, _Arguments], _Result],
+) -> Callable[Concatenate[Prototypes, Tensor, _Arguments], _Result]:
+    """Autocast ends at the embedding: a distance near ε = 1e-4 is rounding noise in half precision."""
+
+    @wraps(method)
+    def call(self: Prototypes, embedding: Tensor, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        with torch.autocast(embedding.device.type, enabled=False):
+            return method(self, embedding.to(self.vectors.dtype), *args, **kwargs)
+
+    return call
+
+
 class Prototypes(nn.Module):
     """P vectors in G groups; prototype j belongs to group j mod G and is compared with that group's embedding only.
 
@@ -103,6 +122,7 @@ class Prototypes(nn.Module):
         """Group (head) of each prototype, P."""
         return torch.arange(len(self), device=self.vectors.device) % self.groups
 
+    @_in_full_precision
     def nearest(self, embedding: Tensor, allowed: Tensor | None = None) -> Nearest:
         """Nearest patch of each prototype in each picture; distances carry gradient.
 
@@ -114,6 +134,7 @@ class Prototypes(nn.Module):
         distances = _NearestDistance.apply(patches, vectors, locations)
         return Nearest(_prototype_order(distances), _prototype_order(locations))
 
+    @_in_full_precision
     def distances(self, embedding: Tensor, prototypes: Tensor | None = None) -> Tensor:
         """‖z − p‖² everywhere: B×P×H×W for all prototypes, or B×M×H×W for the M named.
 
@@ -136,6 +157,7 @@ class Prototypes(nn.Module):
     def similarity(self, distances: Tensor) -> Tensor:
         return log_similarity(distances, self.epsilon)
 
+    @_in_full_precision
     def across_groups(self, embedding: Tensor, prototypes: Tensor) -> Tensor:
         """Scores of each group's embedding with prototypes that are *not* its own (the negatives of equation 3).
 

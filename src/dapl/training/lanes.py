@@ -10,12 +10,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from dapl.config import Config, expand_path
+from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.pixels import Pixels, base_rows, load_pixels, pixels_key
 from dapl.data.sample import Dataset, Splits
 from dapl.data.transforms import Augmentation
 from dapl.errors import DaplError
+from dapl.files import expand_path
 from dapl.models.contract import PrototypeModel
 from dapl.progress import Reporter
 from dapl.training.features import compute_features, digest, features_key, open_features, write_features
@@ -77,7 +78,9 @@ class Lanes:
         if self._in_memory is not None and self._in_memory[0] == (key, views):
             return self._in_memory[1]
         on_disk = weights == self.shared_backbone
-        if on_disk and (found := open_features(self.folder, key, base.has_masks)) is not None:
+        found = open_features(self.folder, key, base.has_masks) if on_disk else None
+        # One process may look before another has written the file, the other after: only together they may go on.
+        if not self._any(found is None):
             return found
         if self._size_gb(model, base, views) > self.config.cache.limit_gb:
             return None
@@ -106,6 +109,10 @@ class Lanes:
             _writing(self.folder, lambda: write_features(self.folder, key, compute))
         self.fabric.barrier()
         return open_features(self.folder, key, base.has_masks)
+
+    def _any(self, flag: bool) -> bool:
+        """Whether it is so in any process."""
+        return bool(self.fabric.all_reduce(torch.tensor(float(flag), device=self.fabric.device), reduce_op="sum") > 0)
 
     def _size_gb(self, model: PrototypeModel, base: Dataset, views: int) -> float:
         size = self.config.data.image_size

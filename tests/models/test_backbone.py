@@ -1,0 +1,137 @@
+"""Backbones through timm: shapes, fused stages, frozen statistics, and what a wrong name or stage gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from dapl.errors import DaplError
+from dapl.models.backbone import Backbone, create_backbone
+
+SIZE = 64
+LAST = {"resnet18": 512, "vgg11_bn": 512, "tf_efficientnet_lite0": 320, "mobilenetv2_100": 320, "densenet161": 2208}
+"""Channels of the last stage, which all of them have at a 32nd of the picture."""
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def small() -> Backbone:
+    torch.manual_seed(0)
+    return create_backbone("mobilenetv2_100", weights="random").eval()
+
+
+def slow_bilinear(maps: Tensor, height: int, width: int) -> Tensor:
+    """C×h×w → C×height×width, pixel centres aligned as pictures are (align_corners=False), edges repeated."""
+    rows, columns = maps.shape[1:]
+    result = torch.empty(len(maps), height, width, dtype=maps.dtype)
+    for y in range(height):
+        for x in range(width):
+            source_y = max((y + 0.5) * rows / height - 0.5, 0.0)
+            source_x = max((x + 0.5) * columns / width - 0.5, 0.0)
+            top, left = int(source_y), int(source_x)
+            below, right = min(top + 1, rows - 1), min(left + 1, columns - 1)
+            down, across = source_y - top, source_x - left
+            upper = maps[:, top, left] * (1 - across) + maps[:, top, right] * across
+            lower = maps[:, below, left] * (1 - across) + maps[:, below, right] * across
+            result[:, y, x] = upper * (1 - down) + lower * down
+    return result
+
+
+def statistics(backbone: Backbone) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in backbone.named_buffers() if "running" in name}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", LAST)
+def test_channels_and_reduction(name: str, images: Tensor) -> None:
+    backbone = create_backbone(name, weights="random").eval()
+    features = backbone(images)
+    assert backbone.channels == LAST[name]
+    assert backbone.reduction == 32
+    assert features.shape == (2, LAST[name], SIZE // 32, SIZE // 32)
+    assert features.isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stages", [[-2], [3]])
+def test_a_stage_before_the_last(stages: list[int], images: Tensor) -> None:
+    backbone = create_backbone("resnet18", stages, weights="random").eval()
+    assert (backbone.channels, backbone.reduction) == (256, 16)
+    assert backbone(images).shape == (2, 256, SIZE // 16, SIZE // 16)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["mobilenetv2_100", "tf_efficientnet_lite0"])
+def test_stages_are_fused_at_the_finest(name: str, images: Tensor) -> None:
+    torch.manual_seed(0)
+    fused = create_backbone(name, [-1, 2, -2], weights="random").eval().double()
+    images = images.double()
+    maps = fused.network((images - fused.mean) / fused.std)
+    assert [m.shape[-1] for m in maps] == [SIZE // 8, SIZE // 16, SIZE // 32]
+    expected = [torch.cat([slow_bilinear(m[picture], SIZE // 8, SIZE // 8) for m in maps]) for picture in range(2)]
+    assert fused.reduction == 8
+    assert fused.channels == len(expected[0])
+    assert_close(fused(images), torch.stack(expected))
+
+
+@torch.no_grad()
+def test_normalisation_is_included(small: Backbone) -> None:
+    small.double()
+    images = torch.randint(0, 256, (2, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    mean, std = (torch.tensor(small.network.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
+    expected = small.network((images.double() / 255 - mean) / std)[0]
+    assert_close(small(images), expected)
+    assert_close(small(images.double() / 255), expected)
+
+
+@torch.no_grad()
+def test_channels_come_second_also_for_networks_that_put_them_last() -> None:
+    backbone = create_backbone("swin_tiny_patch4_window7_224", [-2, -1], weights="random").eval()
+    assert backbone(torch.rand(1, 3, 224, 224)).shape == (1, backbone.channels, 14, 14)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_batch_norm_statistics(freeze: bool, images: Tensor) -> None:
+    backbone = create_backbone("mobilenetv2_100", weights="random", freeze_statistics=freeze)
+    before = statistics(backbone)
+    assert before
+    backbone.train()
+    backbone(images)
+    after = statistics(backbone)
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    assert moved == ([] if freeze else list(before))
+
+
+def test_frozen_statistics_leave_the_rest_in_training_mode() -> None:
+    backbone = create_backbone("mobilenetv2_100", weights="random")
+    norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+    backbone.train()
+    assert backbone.training
+    assert backbone.network.training
+    assert not any(norm.training for norm in norms)
+    assert all(norm.weight.requires_grad for norm in norms)
+    backbone.eval()
+    assert not any(module.training for module in backbone.modules())
+
+
+def test_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "some.pth")
+    for weights in ("random", "auto", "package", str(tmp_path / "some.pth")):
+        with pytest.raises(DaplError, match=r"model\.backbone\.name: timm has no model 'resnet_18'.*resnet18"):
+            create_backbone("resnet_18", weights=weights)
+    with pytest.raises(DaplError, match="list_models"):
+        create_backbone("qqqqqqqqqqqqqqq", weights="random")
+
+
+@pytest.mark.parametrize("stages", [[5], [-6], [], [1, 1], [-1, 4]])
+def test_stages_that_do_not_exist(stages: list[int]) -> None:
+    with pytest.raises(DaplError, match=r"model\.backbone\.stages: .* resnet18, which has 5: 0 … 4, or −5 … −1"):
+        create_backbone("resnet18", stages, weights="random")

@@ -1,0 +1,273 @@
+"""The prototype layer against loops written from the paper, its gradients, and what it keeps in memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from dapl.models import prototypes as module
+from dapl.models.prototypes import Prototypes, log_similarity, nearest_locations
+
+B, C, N, D1, H, W = 3, 4, 3, 5, 4, 2
+
+
+@pytest.fixture
+def layer() -> Prototypes:
+    """C·N prototypes in float64, for embeddings of `embedding`."""
+    torch.manual_seed(0)
+    return Prototypes(torch.eye(C).bool().repeat_interleave(N, 0), groups=N, width=D1).double()
+
+
+@pytest.fixture
+def embedding() -> Tensor:
+    return torch.rand(B, N, D1, H, W, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def squared_distance(patch: Tensor, prototype: Tensor) -> float:
+    return sum((z - p) ** 2 for z, p in zip(patch.tolist(), prototype.tolist(), strict=True))
+
+
+def slow_distances(embedding: Tensor, vectors: Tensor) -> Tensor:
+    """‖z_{h,w} − p_j‖² for j = (c−1)·N + h, counted from 1 as in the paper."""
+    result = torch.empty(len(embedding), len(vectors), H, W, dtype=torch.float64)
+    for picture in range(len(embedding)):
+        for k in range(1, C + 1):
+            for head in range(1, N + 1):
+                j = (k - 1) * N + head
+                for row in range(H):
+                    for column in range(W):
+                        patch = embedding[picture, head - 1, :, row, column]
+                        result[picture, j - 1, row, column] = squared_distance(patch, vectors[j - 1])
+    return result
+
+
+class _Nearest(torch.nn.Module):
+    def __init__(self, layer: Prototypes) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        return self.layer.nearest(embedding).distances
+
+
+def test_index_rule() -> None:
+    layer = Prototypes(torch.eye(200).bool().repeat_interleave(10, 0), groups=10, width=2)
+    assert len(layer) == 2000
+    for number in (0, 9, 10, 1234, 1999):
+        c, h = divmod(number, 10)
+        assert layer.group_of[number] == h
+        assert layer.membership[number].nonzero().flatten().tolist() == [c]
+
+
+def test_uneven_groups_are_refused() -> None:
+    with pytest.raises(ValueError, match="7 prototypes cannot be shared out evenly among 3 groups"):
+        Prototypes(torch.ones(7, 2, dtype=torch.bool), groups=3, width=2)
+
+
+def test_all_start_kept_and_within_the_unit_cube(layer: Prototypes) -> None:
+    assert layer.kept.all()
+    assert layer.vectors.min() >= 0
+    assert layer.vectors.max() <= 1
+
+
+def test_similarity_is_equation_2(layer: Prototypes) -> None:
+    for distance in (0.0, 1e-6, 0.3, 1.0, 50.0, 1e4):
+        expected = math.log((distance + 1) / (distance + 1e-4))
+        assert layer.similarity(torch.tensor(distance, dtype=torch.float64)).item() == pytest.approx(expected)
+    assert log_similarity(torch.tensor(0.0), 0.01).item() == pytest.approx(math.log(100), rel=1e-5)
+
+
+def test_distances_of_all(layer: Prototypes, embedding: Tensor) -> None:
+    assert_close(layer.distances(embedding), slow_distances(embedding, layer.vectors))
+
+
+def test_distances_of_named_agree_with_those_of_all(layer: Prototypes, embedding: Tensor) -> None:
+    everything = layer.distances(embedding)
+    same = torch.tensor([11, 0, 4, 4])
+    assert_close(layer.distances(embedding, same), everything[:, same])
+    own = torch.tensor([[0, 7], [11, 3], [5, 5]])
+    expected = torch.stack([everything[picture, own[picture]] for picture in range(B)])
+    assert_close(layer.distances(embedding, own), expected)
+
+
+def test_distances_are_never_negative() -> None:
+    """‖z‖² − 2z·p + ‖p‖² rounds below 0 where z is p, and the log would follow it."""
+    layer = Prototypes(torch.eye(3).bool(), groups=1, width=64)
+    embedding = 100 * layer.vectors.detach().T.reshape(1, 1, 64, 3, 1)
+    with torch.no_grad():
+        layer.vectors.mul_(100)
+    distances = layer.distances(embedding)
+    assert distances.min() >= 0
+    assert layer.similarity(distances).isfinite().all()
+
+
+def test_nearest_is_the_minimum_over_places(layer: Prototypes, embedding: Tensor) -> None:
+    expected = slow_distances(embedding, layer.vectors)
+    distances, locations = layer.nearest(embedding)
+    for picture in range(B):
+        for j in range(C * N):
+            places = [(expected[picture, j, y, x].item(), y * W + x) for y in range(H) for x in range(W)]
+            assert (distances[picture, j].item(), locations[picture, j].item()) == pytest.approx(min(places))
+
+
+def test_score_is_the_maximum_of_the_activation_map(layer: Prototypes, embedding: Tensor) -> None:
+    """The paper takes the log everywhere and then the maximum; here the minimum first and the log once."""
+    scores = layer.similarity(layer.nearest(embedding).distances)
+    assert_close(scores, layer.similarity(layer.distances(embedding)).amax((2, 3)))
+
+
+def test_nearest_among_allowed_places(layer: Prototypes, embedding: Tensor) -> None:
+    allowed = torch.rand(B, H, W, generator=torch.Generator().manual_seed(2)) > 0.6
+    allowed[:, 0, 1] = True
+    assert not allowed.flatten(1).all(1).any()
+    expected = slow_distances(embedding, layer.vectors)
+    distances, locations = layer.nearest(embedding, allowed)
+    for picture in range(B):
+        for j in range(C * N):
+            places = [
+                (expected[picture, j, y, x].item(), y * W + x)
+                for y in range(H)
+                for x in range(W)
+                if allowed[picture, y, x]
+            ]
+            assert (distances[picture, j].item(), locations[picture, j].item()) == pytest.approx(min(places))
+
+
+def test_across_groups_compares_a_head_with_prototypes_of_others(layer: Prototypes, embedding: Tensor) -> None:
+    negatives = torch.tensor([[1, 11], [0, 5], [7, 3]])
+    scores = layer.across_groups(embedding, negatives)
+    assert scores.shape == (B, N, 2)
+    for picture in range(B):
+        for head in range(N):
+            for number, j in enumerate(negatives[head].tolist()):
+                nearest = min(
+                    squared_distance(embedding[picture, head, :, y, x], layer.vectors[j])
+                    for y in range(H)
+                    for x in range(W)
+                )
+                expected = math.log((nearest + 1) / (nearest + 1e-4))
+                assert scores[picture, head, number].item() == pytest.approx(expected)
+
+
+def test_across_groups_with_own_prototypes_gives_the_scores(layer: Prototypes, embedding: Tensor) -> None:
+    own = torch.arange(C * N).view(C, N).T
+    scores = layer.similarity(layer.nearest(embedding).distances)
+    assert_close(layer.across_groups(embedding, own), scores.view(B, C, N).transpose(1, 2))
+
+
+@pytest.mark.parametrize("elements", [1, N * H * W * C, 2 * N * H * W * C + 1])
+def test_chunks_change_nothing(
+    elements: int, layer: Prototypes, embedding: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = torch.rand(B, H, W, generator=torch.Generator().manual_seed(3)) > 0.4
+    allowed[:, 0, 0] = True
+    whole, masked = layer.nearest(embedding), layer.nearest(embedding, allowed)
+    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", elements)
+    for expected, got in ((whole, layer.nearest(embedding)), (masked, layer.nearest(embedding, allowed))):
+        assert torch.equal(expected.locations, got.locations)
+        assert torch.equal(expected.distances, got.distances)
+
+
+def test_chunks_bound_what_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    matmul = torch.matmul
+
+    def watched(*args: Tensor) -> Tensor:
+        result = matmul(*args)
+        sizes.append(result.numel())
+        return result
+
+    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 1000)
+    monkeypatch.setattr(torch, "matmul", watched)
+    nearest_locations(torch.rand(20, 2, 3, 9), torch.rand(2, 3, 11))  # 198 a picture
+    assert max(sizes) <= 1000
+    assert sum(sizes) == 20 * 198
+
+
+def test_gradcheck_of_nearest_distances(layer: Prototypes, embedding: Tensor) -> None:
+    def distances(embedding: Tensor, vectors: Tensor) -> Tensor:
+        return torch.func.functional_call(_Nearest(layer), {"layer.vectors": vectors}, (embedding,))
+
+    assert torch.autograd.gradcheck(distances, (embedding.requires_grad_(), layer.vectors))
+
+
+def test_gradcheck_of_scores(layer: Prototypes, embedding: Tensor) -> None:
+    def scores(embedding: Tensor, vectors: Tensor) -> Tensor:
+        nearest = torch.func.functional_call(_Nearest(layer), {"layer.vectors": vectors}, (embedding,))
+        return layer.similarity(nearest)
+
+    assert torch.autograd.gradcheck(scores, (embedding.requires_grad_(), layer.vectors))
+
+
+def test_gradient_is_that_of_the_plain_minimum(layer: Prototypes, embedding: Tensor) -> None:
+    weights = torch.rand(B, C * N, dtype=torch.float64)
+    embedding.requires_grad_()
+    inputs = (embedding, layer.vectors)
+    plain = torch.autograd.grad((layer.distances(embedding).amin((2, 3)) * weights).sum(), inputs)
+    ours = torch.autograd.grad((layer.nearest(embedding).distances * weights).sum(), inputs)
+    assert_close(ours, plain)
+
+
+@pytest.mark.parametrize("learns", ["embedding", "vectors"])
+def test_gradient_of_only_one(learns: str, layer: Prototypes, embedding: Tensor) -> None:
+    """Frozen prototypes, or a frozen backbone and attention, must not cost the other its gradient."""
+    embedding.requires_grad_(learns == "embedding")
+    layer.vectors.requires_grad_(learns == "vectors")
+    layer.nearest(embedding).distances.sum().backward()
+    assert (embedding.grad is not None) == (learns == "embedding")
+    assert (layer.vectors.grad is not None) == (learns == "vectors")
+
+
+def _kept_for_backward(compute: Callable[[], Tensor]) -> int:
+    """Elements of the largest tensor that autograd saves."""
+    sizes = [0]
+
+    def pack(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.untyped_storage().nbytes() // tensor.element_size())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        compute()
+    return max(sizes)
+
+
+def test_no_map_of_every_prototype_is_kept_for_backward() -> None:
+    batch, groups, classes, width, side = 4, 2, 100, 3, 10
+    layer = Prototypes(torch.eye(classes).bool().repeat_interleave(groups, 0), groups, width)
+    embedding = torch.rand(batch, groups, width, side, side, requires_grad=True)
+    largest_input = max(embedding.numel(), layer.vectors.numel(), batch * len(layer))
+    maps = batch * len(layer) * side * side
+    assert maps > 20 * largest_input
+    assert _kept_for_backward(lambda: layer.similarity(layer.nearest(embedding).distances)) <= largest_input
+    negatives = torch.arange(100).view(2, 50)
+    assert _kept_for_backward(lambda: layer.across_groups(embedding, negatives)) <= largest_input
+    assert _kept_for_backward(lambda: layer.similarity(layer.distances(embedding))) >= maps  # the watch can see it
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_ends_at_the_embedding(dtype: torch.dtype) -> None:
+    """In half precision a distance near ε is noise, and so is its log; and the gradient must find its way back."""
+    torch.manual_seed(0)
+    layer = Prototypes(torch.eye(C).bool().repeat_interleave(N, 0), groups=N, width=D1)
+    embedding = torch.rand(B, N, D1, H, W).to(dtype).requires_grad_()
+    negatives = torch.tensor([[1, 11], [0, 5], [7, 3]])
+    with torch.autocast("cpu", dtype=dtype):
+        distances, locations = layer.nearest(embedding)
+        maps, scores = layer.distances(embedding), layer.across_groups(embedding, negatives)
+    exact = copy.deepcopy(layer).double()
+    full = embedding.detach().double()
+    assert distances.dtype == maps.dtype == scores.dtype == torch.float32
+    assert torch.equal(locations, exact.nearest(full).locations)
+    assert_close(distances.double(), exact.nearest(full).distances, rtol=1e-5, atol=1e-6)
+    assert_close(maps.double(), exact.distances(full), rtol=1e-5, atol=1e-6)
+    assert_close(scores.double(), exact.across_groups(full, negatives), rtol=1e-4, atol=1e-5)
+    distances.sum().backward()
+    assert embedding.grad is not None
+    assert embedding.grad.dtype == dtype
+    assert embedding.grad.isfinite().all()

@@ -1,0 +1,337 @@
+"""Configuration: what is read, laid over and written, and the message that each mistake gets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dapl.config import (
+    CubData,
+    DaplModel,
+    JointStage,
+    LastLayerStage,
+    ProjectStage,
+    ToyBirdsData,
+    WarmUpStage,
+    describe_fields,
+    dump_config,
+    load_config,
+    nearest,
+    parse_config,
+    read_yaml,
+)
+from dapl.errors import DaplError
+from dapl.files import expand_path
+
+
+def message_of(text: str, tmp_path: Path, overrides: dict[str, Any] | None = None) -> str:
+    """What a file with this text is refused with, less the name of the file."""
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DaplError) as caught:
+        load_config(path, overrides)
+    message = str(caught.value)
+    assert all(line.startswith(f"{path}:") for line in message.splitlines())
+    return message.replace(f"{path}: ", "")
+
+
+# --- reading and writing ----------------------------------------------------------------------------------------
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("")
+    config = load_config(tmp_path / "run.yaml")
+    assert config == load_config() == parse_config({})
+    assert isinstance(config.data, ToyBirdsData)
+    assert isinstance(config.model, DaplModel)
+    assert (config.model.heads, config.model.head_dim, config.model.epsilon) == (10, 16, 1e-4)
+    assert (config.loss.cluster, config.loss.separation, config.loss.contrast.weight) == (0.8, 0.08, 0.5)
+    assert [stage.stage for stage in config.schedule] == ["warm_up", "joint", "project", "last_layer"]
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    config = parse_config(
+        {
+            "seed": 3,
+            "data": {"name": "cub", "root": "~/birds", "classes": ["001.Black_footed_Albatross", 7], "crop": "box"},
+            "model": {"heads": 4, "backbone": {"name": "densenet161", "stages": [-2, -1], "weights": "hub"}},
+            "loss": {"contrast": {"positives": "all"}, "foreground": {"weight": 10}, "spatial": {"weight": 1e-3}},
+            "schedule": [
+                {"stage": "warm_up", "learning_rates": {"addon": 1e-3}, "decay": "cosine", "augment": "flip"},
+                {"stage": "joint", "weight_decay": {}},
+                {"stage": "project", "foreground_share": None},
+                {"stage": "prune", "bias_of": "map"},
+                {"stage": "last_layer", "l1": 0},
+            ],
+            "runtime": {"devices": 2, "workers": 0},
+        }
+    )
+    path = tmp_path / "dumped.yaml"
+    path.write_text(dump_config(config), encoding="utf-8")
+    assert load_config(path) == config
+    assert read_yaml(path) == config.model_dump(mode="json")  # every field written out
+    assert dump_config(load_config(path)) == dump_config(config)
+
+
+def test_numbers_as_people_write_them(tmp_path: Path) -> None:
+    """YAML reads 1e-3 as a text."""
+    (tmp_path / "run.yaml").write_text("schedule: [{stage: last_layer, learning_rate: 1e-3}]")
+    stage = load_config(tmp_path / "run.yaml").schedule[0]
+    assert isinstance(stage, LastLayerStage)
+    assert stage.learning_rate == 0.001
+
+
+def test_values_do_not_change_after_they_were_checked() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_config().seed = 3  # type: ignore[misc]
+
+
+def test_the_demo_s_config_is_valid() -> None:
+    import dapl.config
+
+    load_config(Path(dapl.config.__file__).with_name("demo.yaml"))
+
+
+# --- overrides --------------------------------------------------------------------------------------------------
+
+
+def test_overrides_are_laid_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {heads: 5, head_dim: 32}\nschedule: [{stage: warm_up}, {stage: project}]\n")
+    overrides = {"model.head_dim": 8, "seed": 4, "loss.contrast.margin": 2.0, "schedule.0.epochs": 3}
+    config = load_config(path, overrides)
+    assert (config.model.heads, config.model.head_dim) == (5, 8)
+    assert (config.seed, config.loss.contrast.margin) == (4, 2.0)
+    assert isinstance(config.schedule[0], WarmUpStage)
+    assert config.schedule[0].epochs == 3
+    assert isinstance(config.schedule[1], ProjectStage)
+
+
+def test_overrides_of_the_default_schedule() -> None:
+    config = load_config(overrides={"schedule.1.epochs": 2, "schedule.1.learning_rates.backbone": 1e-5})
+    assert len(config.schedule) == 4
+    assert isinstance(config.schedule[1], JointStage)
+    assert config.schedule[1].epochs == 2
+    assert config.schedule[1].learning_rates["backbone"] == 1e-5
+    assert config.schedule[1].learning_rates["addon"] == 3e-3
+
+
+def test_overrides_of_whole_values() -> None:
+    config = load_config(overrides={"data": {"name": "cub"}, "data.classes": 10, "schedule": [{"stage": "project"}]})
+    assert isinstance(config.data, CubData)
+    assert config.data.classes == 10
+    assert len(config.schedule) == 1
+    config = load_config(overrides={"schedule.0": {"stage": "project"}})
+    assert isinstance(config.schedule[0], ProjectStage)
+
+
+@pytest.mark.parametrize(
+    ("dotted", "message"),
+    [
+        ("schedule.9.epochs", "--schedule.9.epochs: '9' is no item of the list; it has 4, counted from 0."),
+        ("schedule.last.epochs", "--schedule.last.epochs: 'last' is no item of the list; it has 4, counted from 0."),
+        ("schedule.4", "--schedule.4: '4' is no item of the list; it has 4, counted from 0."),
+        ("schedule.0.epohcs", "config: unknown field 'schedule.0.epohcs'; did you mean 'epochs'?"),
+        ("model.haed_dim", "config: unknown field 'model.haed_dim'; did you mean 'head_dim'?"),
+        ("model.backbone.stages.0.x", "config: field 'model.backbone.stages': input should be a valid list"),
+    ],
+)
+def test_overrides_that_do_not_fit(dotted: str, message: str) -> None:
+    with pytest.raises(DaplError) as caught:
+        load_config(overrides={dotted: 1})
+    assert str(caught.value).startswith(message)
+
+
+def test_override_below_a_single_value(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("model: {backbone: {stages: [-1]}}")
+    with pytest.raises(DaplError, match=r"model\.backbone\.stages\.0 is a single value and has no fields"):
+        load_config(tmp_path / "run.yaml", {"model.backbone.stages.0.x": 1})
+
+
+# --- unknown fields ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sead: 1", "unknown field 'sead'; did you mean 'seed'?"),
+        ("data: {name: toybirds, imagesize: 3}", "unknown field 'data.imagesize'; did you mean 'image_size'?"),
+        ("data: {name: cub, rot: x}", "unknown field 'data.rot'; did you mean 'root'?"),
+        ("model: {hedas: 3}", "unknown field 'model.hedas'; did you mean 'heads'?"),
+        ("model: {backbone: {wieghts: x}}", "unknown field 'model.backbone.wieghts'; did you mean 'weights'?"),
+        ("loss: {clusster: 1}", "unknown field 'loss.clusster'; did you mean 'cluster'?"),
+        ("loss: {contrast: {margn: 1}}", "unknown field 'loss.contrast.margn'; did you mean 'margin'?"),
+        ("loss: {foreground: {treshold: 1}}", "unknown field 'loss.foreground.treshold'; did you mean 'threshold'?"),
+        ("loss: {spatial: {sharp: 1}}", "unknown field 'loss.spatial.sharp'; did you mean 'sharpness'?"),
+        ("schedule: [{stage: warm_up, epoch: 3}]", "unknown field 'schedule.0.epoch'; did you mean 'epochs'?"),
+        ("schedule: [{stage: joint, decay_epoch: 3}]", "unknown field 'schedule.0.decay_epoch'; did you mean 'decay_"),
+        (
+            "schedule: [{stage: joint}, {stage: project, foreground: 1}]",
+            "unknown field 'schedule.1.foreground'; did you mean 'foreground_share'?",
+        ),
+        ("schedule: [{stage: last_layer, L1: 3}]", "unknown field 'schedule.0.L1'; did you mean 'l1'?"),
+        ("schedule: [{stage: prune, treshold: 3}]", "unknown field 'schedule.0.treshold'; did you mean 'threshold'?"),
+        ("cache: {foldr: x}", "unknown field 'cache.foldr'; did you mean 'folder'?"),
+        ("runtime: {device: 2}", "unknown field 'runtime.device'; did you mean 'devices'?"),
+        # the names of kinds are no fields either, and must not vanish from the message
+        ("cub: 1", "unknown field 'cub'; known: seed, data, model, loss, schedule, cache, runtime."),
+        ("loss: {joint: 1}", "unknown field 'loss.joint'; known: cluster, separation, contrast, foreground, spatial."),
+        ("model: {dapl: 1}", "unknown field 'model.dapl'; "),
+        ("data: {name: cub, cub: 1}", "unknown field 'data.cub'; "),
+        ("schedule: [{stage: project, project: 1}]", "unknown field 'schedule.0.project'; "),
+    ],
+)
+def test_unknown_field_gets_the_nearest(text: str, message: str, tmp_path: Path) -> None:
+    assert message_of(text, tmp_path).startswith(message)
+
+
+def test_every_mistake_has_its_line(tmp_path: Path) -> None:
+    lines = message_of("sead: 1\nmodel: {heads: 0, hedas: 3}", tmp_path).splitlines()
+    assert len(lines) == 3
+
+
+def test_nearest() -> None:
+    assert nearest("backbon", ("backbone", "addon")) == "; did you mean 'backbone'?"
+    assert nearest("x", ("backbone", "addon")) == "; known: backbone, addon."
+
+
+# --- bad values -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: birds", "field 'seed': input should be a valid integer, unable to parse string as an integer"),
+        ("seed: -1", "field 'seed': input should be greater than or equal to 0 (got -1)."),
+        ("seed: 1.5", "field 'seed': input should be a valid integer, got a number with a fractional part (got 1.5)."),
+        ("model: 3", "field 'model': input should be a valid dictionary"),
+        ("model: {heads: 0}", "field 'model.heads': input should be greater than or equal to 1 (got 0)."),
+        ("model: {epsilon: .nan}", "field 'model.epsilon': "),
+        ("model: {patch: 2}", "field 'model.patch': prototypes of more than 1×1 patches are not built"),
+        ("model: {backbone: {stages: []}}", "field 'model.backbone.stages': list should have at least 1 item"),
+        ("loss: {contrast: {positives: some}}", "field 'loss.contrast.positives': input should be 'class' or 'all'"),
+        ("loss: {foreground: {threshold: 1.5}}", "field 'loss.foreground.threshold': input should be less than or eq"),
+        ("data: {name: toybirds, classes: 1}", "field 'data.classes': input should be greater than or equal to 2"),
+        ("schedule: []", "field 'schedule': list should have at least 1 item"),
+        ("schedule: {stage: joint}", "field 'schedule': input should be a valid list"),
+        ("schedule: [joint]", "field 'schedule.0': input should be a valid dictionary"),
+        ("schedule: [{stage: joint, epochs: no}]", "field 'schedule.0.epochs': input should be greater than or equal"),
+        ("schedule: [{stage: joint, learning_rates: {addon: -1}}]", "field 'schedule.0.learning_rates.addon': input"),
+        ("schedule: [{stage: joint, weight_decay: {addon: x}}]", "field 'schedule.0.weight_decay.addon': input should"),
+        ("1: 2", "field '1': keys should be strings"),
+    ],
+)
+def test_bad_values(text: str, message: str, tmp_path: Path) -> None:
+    assert message_of(text, tmp_path).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: {name: cubb}", "field 'data.name': 'cubb' is not known; did you mean 'cub'?"),
+        ("data: {name: mnist}", "field 'data.name': 'mnist' is not known; known: toybirds, cub."),
+        ("data: {classes: 3}", "field 'data.name' is missing; it says which kind this is."),
+        ("schedule: [{stage: warmup}]", "field 'schedule.0.stage': 'warmup' is not known; did you mean 'warm_up'?"),
+        ("schedule: [{stage: joint}, {epochs: 3}]", "field 'schedule.1.stage' is missing; it says which kind this is."),
+        ("model: {system: dalp}", "field 'model.system': input should be 'dapl' (got 'dalp')."),
+    ],
+)
+def test_bad_tags(text: str, message: str, tmp_path: Path) -> None:
+    assert message_of(text, tmp_path) == message
+
+
+@pytest.mark.parametrize("field", ["learning_rates", "weight_decay"])
+def test_unknown_part(field: str, tmp_path: Path) -> None:
+    text = f"schedule: [{{stage: project}}, {{stage: joint, {field}: {{backbon: 1}}}}]"
+    expected = "schedule.1: the model has no part 'backbon'; did you mean 'backbone'?"
+    assert message_of(text, tmp_path) == expected
+
+
+def test_a_stage_that_learns_nothing(tmp_path: Path) -> None:
+    message = message_of("schedule: [{stage: joint, learning_rates: {}}]", tmp_path)
+    assert message == "schedule.0: no part has a learning rate, so nothing would be learned."
+
+
+# --- bad files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("seed: 1\nmodel: {heads: 3\nloss: {}\n", 3), ("seed: 1\n\tmodel: 2\n", 2), ("a: [b", 1)],
+)
+def test_not_yaml(text: str, line: int, tmp_path: Path) -> None:
+    assert f"line {line} is not YAML (" in message_of(text, tmp_path)
+
+
+def test_not_text(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DaplError, match=r"run\.yaml: is not YAML"):
+        load_config(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(("text", "kind"), [("- 1", "list"), ("birds", "str"), ("3", "int")])
+def test_not_a_mapping(text: str, kind: str, tmp_path: Path) -> None:
+    assert message_of(text, tmp_path) == f"a config is a mapping of fields, this file holds a {kind}."
+
+
+def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
+    message = message_of(f"seed: !!python/object/apply:pathlib.Path.touch [{tmp_path / 'ran'}]", tmp_path)
+    assert "is not YAML" in message
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DaplError, match=r"none\.yaml: no such file; give a YAML config"):
+        load_config(tmp_path / "none.yaml")
+    with pytest.raises(DaplError, match="cannot be read"):
+        load_config(tmp_path)
+
+
+# --- paths, descriptions, imports -------------------------------------------------------------------------------
+
+
+def test_expand_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIRDS", "/data/birds")
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("DAPL_CUB", raising=False)
+    assert expand_path("$BIRDS/cub", "data.root") == Path("/data/birds/cub")
+    assert expand_path("${BIRDS}", "data.root") == Path("/data/birds")
+    assert expand_path("~/cub", "data.root") == Path("/home/someone/cub")
+    for value in ("$DAPL_CUB", "$DAPL_CUB/images", "/a/${DAPL_CUB}/b"):
+        with pytest.raises(
+            DaplError, match=r"^data\.root: the environment variable DAPL_CUB is not set; .*--data\.root"
+        ):
+            expand_path(value, "data.root")
+
+
+def test_every_field_is_described() -> None:
+    described = list(describe_fields())
+    names = [name for name, _, _ in described]
+    for name in (
+        "seed", "data (toybirds)", "data (cub)", "data.root", "data.background_cue", "model.backbone.stages",
+        "model.head_dim", "loss.contrast.margin", "loss.spatial.weight", "schedule (warm_up)", "schedule.<n>.epochs",
+        "schedule.<n>.foreground_share", "schedule.<n>.l1", "schedule.<n>.bias_of", "cache.folder", "runtime.devices",
+    ):  # fmt: skip
+        assert name in names
+    for name, _, text in described:
+        assert text.strip(), name
+        fixed = name.rsplit(".", 1)[-1] in ("name", "system", "stage")
+        assert fixed or not text.startswith("one of"), f"{name} has no description of its own"
+    assert {name: default for name, default, _ in described}["loss.separation"] == "0.08"
+
+
+@pytest.mark.parametrize("module", ["dapl.config", "dapl.cli"])
+def test_no_torch_for_help(module: str) -> None:
+    """`dapl --help` answers in under a second because of this."""
+    code = (
+        f"import sys, {module}\n"
+        "from dapl.config import describe_fields\n"
+        "list(describe_fields())\n"
+        "print([name for name in ('torch', 'torchvision', 'timm', 'matplotlib', 'numpy') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,254 @@
+"""Every term against a loop written from the paper, where it must not go wrong, and its gradient."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from dapl import losses
+from dapl.models.prototypes import log_similarity
+
+B, C, N, H, W = 5, 4, 3, 3, 4
+P = C * N
+LABELS = torch.tensor([0, 3, 1, 3, 2])
+MEMBERSHIP = torch.eye(C).bool().repeat_interleave(N, 0)
+
+
+@pytest.fixture
+def distances() -> Tensor:
+    return 4 * torch.rand(B, P, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def maps() -> Tensor:
+    """B×N×H×W activation maps."""
+    return 9 * torch.rand(B, N, H, W, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def masks() -> Tensor:
+    """Soft, as the area average of a mask is, with cells wholly in and wholly out."""
+    random = torch.rand(B, H, W, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    return (2 * random - 0.5).clamp(0, 1)
+
+
+def slow_nearest(distances: Tensor, own: bool) -> float:
+    """(1/n) Σ_x min over prototypes that are (not) of x's class, as ProtoPNet's cluster and separation costs."""
+    total = 0.0
+    for picture, label in enumerate(LABELS.tolist()):
+        total += min(distances[picture, j].item() for j in range(P) if (j // N == label) == own)
+    return total / B
+
+
+def slow_bias(activations: Tensor, mask: Tensor) -> float:
+    """Equation 5 for one prototype and picture."""
+    background = everything = 0.0
+    for y in range(H):
+        for x in range(W):
+            background += (1 - mask[y, x].item()) * activations[y, x].item()
+            everything += activations[y, x].item()
+    return background / everything
+
+
+def gradient(loss: Tensor, of: Tensor) -> Tensor:
+    (result,) = torch.autograd.grad(loss, of)
+    return result
+
+
+# --- cross-entropy, cluster, separation, L1 ---------------------------------------------------------------------
+
+
+def test_cross_entropy() -> None:
+    logits = torch.randn(B, C, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    total = 0.0
+    for picture, label in enumerate(LABELS.tolist()):
+        exponentials = [math.exp(value) for value in logits[picture].tolist()]
+        total -= math.log(exponentials[label] / sum(exponentials))
+    assert losses.cross_entropy(logits, LABELS).item() == pytest.approx(total / B)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_cluster_and_separation(scale: float, distances: Tensor) -> None:
+    distances = distances * scale
+    assert losses.cluster(distances, MEMBERSHIP, LABELS).item() == pytest.approx(slow_nearest(distances, own=True))
+    assert losses.separation(distances, MEMBERSHIP, LABELS).item() == pytest.approx(slow_nearest(distances, own=False))
+
+
+def test_distances_beyond_128() -> None:
+    """ProtoPNet's 128 − max((128 − d)·mask) would answer 128 here."""
+    distances = torch.full((1, P), 500.0)
+    distances[0, 2] = 300.0
+    distances[0, 7] = 200.0
+    label = torch.tensor([0])
+    assert losses.cluster(distances, MEMBERSHIP, label) == 300
+    assert losses.separation(distances, MEMBERSHIP, label) == 200
+
+
+def test_a_masked_zero_is_never_the_minimum() -> None:
+    distances = torch.ones(1, P)
+    distances[0, :N] = 2.0
+    distances[0, 5] = 0.0  # of class 1
+    assert losses.cluster(distances, MEMBERSHIP, torch.tensor([0])) == 2
+    distances[0, 5], distances[0, 1] = 1.0, 0.0  # of class 0
+    assert losses.separation(distances, MEMBERSHIP, torch.tensor([0])) == 1
+
+
+def test_prototypes_of_several_classes(distances: Tensor) -> None:
+    """As ProtoPShare's merging leaves them."""
+    shared = MEMBERSHIP.clone()
+    shared[4, 0] = True
+    distances[0, 4] = -1.0
+    assert losses.cluster(distances[:1], shared, LABELS[:1]) == -1
+    assert losses.separation(distances[:1], shared, LABELS[:1]) > -1
+
+
+def test_one_class_only() -> None:
+    distances = torch.rand(2, N, requires_grad=True)
+    only, labels = torch.ones(N, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long)
+    assert losses.separation(distances, only, labels) == 0
+    assert not gradient(losses.separation(distances, only, labels), distances).any()
+    assert_close(losses.cluster(distances, only, labels), distances.amin(1).mean())
+
+
+def test_pictures_without_a_prototype_do_not_count(distances: Tensor) -> None:
+    """Pruned prototypes come as infinitely far; a class may have lost all but those of other classes."""
+    distances = distances.masked_fill(MEMBERSHIP[:, 3], torch.inf).requires_grad_()
+    expected = sum(distances[x, MEMBERSHIP[:, LABELS[x]]].min() for x in (0, 2, 4)) / 3
+    loss = losses.cluster(distances, MEMBERSHIP, LABELS)
+    assert_close(loss, expected)
+    assert gradient(loss, distances).isfinite().all()
+
+
+def test_gradients_of_cluster_and_separation(distances: Tensor) -> None:
+    distances.requires_grad_()
+    for term in (losses.cluster, losses.separation):
+        assert torch.autograd.gradcheck(lambda d, term=term: term(d, MEMBERSHIP, LABELS), distances)
+    flow = gradient(losses.cluster(distances, MEMBERSHIP, LABELS), distances)
+    assert (flow != 0).sum(1).tolist() == [1] * B  # through the nearest one only
+    assert_close(flow.sum(1), torch.full((B,), 1 / B, dtype=torch.float64))
+
+
+def test_l1() -> None:
+    weights = torch.tensor([[1.0, -2.0], [0.0, 0.5]], requires_grad=True)
+    assert losses.l1(weights) == 3.5
+    assert gradient(losses.l1(weights), weights).tolist() == [[1, -1], [0, 1]]
+
+
+# --- contrastive ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, C])
+@pytest.mark.parametrize("margin", [0.3, 1.0])
+def test_contrastive_is_equation_3_as_a_mean(count: int, margin: float) -> None:
+    """One positive a head (the picture's class) or all of P_h."""
+    generator = torch.Generator().manual_seed(4)
+    positives = 3 * torch.rand(B, N, count, dtype=torch.float64, generator=generator)
+    negatives = 3 * torch.rand(B, N, 7, dtype=torch.float64, generator=generator)
+    values = []
+    for x in range(B):
+        for h in range(N):
+            for i in range(count):
+                for k in range(7):
+                    values.append(max(0.0, margin - positives[x, h, i].item() + negatives[x, h, k].item()))
+    assert 0 < sum(value == 0 for value in values) < len(values)
+    expected = sum(values) / len(values)
+    assert losses.contrastive(positives, negatives, margin).item() == pytest.approx(expected)
+    inputs = (positives.requires_grad_(), negatives.requires_grad_())
+    assert torch.autograd.gradcheck(lambda p, n: losses.contrastive(p, n, margin), inputs)
+
+
+def test_contrastive_costs_nothing_beyond_the_margin() -> None:
+    positives = torch.full((1, 2, 1), 5.0, requires_grad=True)
+    loss = losses.contrastive(positives, torch.full((1, 2, 3), 3.9), 1.0)
+    assert loss == 0
+    assert not gradient(loss, positives).any()
+
+
+# --- foreground -------------------------------------------------------------------------------------------------
+
+
+def test_background_bias_is_equation_5(maps: Tensor, masks: Tensor) -> None:
+    bias = losses.background_bias(maps, masks)
+    assert bias.shape == (B, N)
+    for x in range(B):
+        for j in range(N):
+            assert bias[x, j].item() == pytest.approx(slow_bias(maps[x, j], masks[x]))
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.25, 0.5])
+def test_foreground_is_equation_6(threshold: float, maps: Tensor, masks: Tensor) -> None:
+    total = 0.0
+    for x in range(B):
+        for j in range(N):
+            total += max(0.0, slow_bias(maps[x, j], masks[x]) - threshold) / N
+    assert losses.foreground(maps, masks, threshold).item() == pytest.approx(total / B)
+    maps.requires_grad_()
+    assert torch.autograd.gradcheck(lambda m: losses.foreground(m, masks, threshold), maps)
+
+
+def test_all_and_no_foreground(maps: Tensor) -> None:
+    assert losses.foreground(maps, torch.ones(B, H, W, dtype=torch.float64), 0.25) == 0
+    nothing = losses.foreground(maps, torch.zeros(B, H, W, dtype=torch.float64), 0.25)
+    assert nothing.item() == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threshold", [0.0, 0.25])
+def test_a_map_of_zeros(threshold: float, dtype: torch.dtype, maps: Tensor, masks: Tensor) -> None:
+    """Far prototypes: log((d² + 1)/(d² + ε)) is exactly 0 from d² ≈ 10⁷ on in float32."""
+    assert log_similarity(torch.tensor(1e9), 1e-4) == 0
+    maps, masks = maps.to(dtype), masks.to(dtype)
+    maps[0, 1] = 0
+    maps[2] = 0
+    maps.requires_grad_()
+    bias = losses.background_bias(maps, masks)
+    assert bias[0, 1] == 0
+    assert bias[2].tolist() == [0] * N
+    loss = losses.foreground(maps, masks, threshold)
+    assert loss.isfinite()
+    assert gradient(loss, maps).isfinite().all()
+
+
+# --- spatial ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 4.0])
+def test_spatial_overlap(sharpness: float, maps: Tensor) -> None:
+    """DESIGN section 2: mean cosine of softmax(sharpness·a_h) over pairs of different heads."""
+    maps = maps / 9
+    cosines = []
+    for x in range(B):
+        heads = []
+        for h in range(N):
+            exponentials = [math.exp(sharpness * value) for value in maps[x, h].flatten().tolist()]
+            heads.append([value / sum(exponentials) for value in exponentials])
+        for h in range(N):
+            for g in range(N):
+                if h != g:
+                    product = sum(a * b for a, b in zip(heads[h], heads[g], strict=True))
+                    lengths = math.sqrt(sum(a * a for a in heads[h])) * math.sqrt(sum(b * b for b in heads[g]))
+                    cosines.append(product / lengths)
+    expected = sum(cosines) / len(cosines)
+    assert losses.spatial_overlap(maps, sharpness).item() == pytest.approx(expected)
+    assert torch.autograd.gradcheck(lambda m: losses.spatial_overlap(m, sharpness), maps[:1].requires_grad_())
+
+
+def test_spatial_overlap_at_its_ends() -> None:
+    apart = torch.zeros(1, 2, 1, 4)
+    apart[0, 0, 0, 0] = apart[0, 1, 0, 3] = 30.0
+    assert losses.spatial_overlap(apart) < 1e-6
+    assert losses.spatial_overlap(apart[:, :1].repeat(1, 3, 1, 1)).item() == pytest.approx(1)
+    alike = torch.zeros(2, 3, 2, 2, requires_grad=True)
+    assert losses.spatial_overlap(alike).item() == pytest.approx(1)
+    assert gradient(losses.spatial_overlap(alike), alike).isfinite().all()
+
+
+def test_a_single_head_overlaps_with_nobody() -> None:
+    maps = torch.rand(2, 1, 3, 3, requires_grad=True)
+    loss = losses.spatial_overlap(maps)
+    assert loss == 0
+    assert not gradient(loss, maps).any()
