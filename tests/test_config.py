@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import dapl
 from dapl.config import (
     CubData,
     DaplModel,
@@ -20,11 +21,10 @@ from dapl.config import (
     describe_fields,
     dump_config,
     load_config,
-    nearest,
     parse_config,
     read_yaml,
 )
-from dapl.errors import DaplError
+from dapl.errors import DaplError, nearest
 from dapl.files import expand_path
 
 
@@ -91,9 +91,7 @@ def test_values_do_not_change_after_they_were_checked() -> None:
 
 
 def test_the_demo_s_config_is_valid() -> None:
-    import dapl.config
-
-    load_config(Path(dapl.config.__file__).with_name("demo.yaml"))
+    load_config(Path(dapl.__file__).with_name("demo.yaml"))
 
 
 # --- overrides --------------------------------------------------------------------------------------------------

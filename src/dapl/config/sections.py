@@ -1,20 +1,12 @@
-"""Typed configuration: one YAML file a run, one place for defaults, dotted overrides. Imports no torch.
-
-Every field says what it is; `dapl train --help` and `docs/config.md` are made from these descriptions.
-"""
+"""What a config may say: every field with its type, default and description. Imports no torch."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, field_validator, model_validator
 
-from dapl.errors import DaplError
+from dapl.errors import nearest
 
 PARTS = ("backbone", "addon", "attention", "prototypes", "classifier")
 
@@ -256,177 +248,7 @@ class Config(Section):
             if isinstance(stage, (WarmUpStage, JointStage)):
                 for part in (*stage.learning_rates, *stage.weight_decay):
                     if part not in PARTS:
-                        raise ValueError(
-                            f"schedule.{number}: the model has no part '{part}'{nearest(part, PARTS)}"
-                        )  # fmt: skip
+                        raise ValueError(f"schedule.{number}: the model has no part '{part}'{nearest(part, PARTS)}")
                 if not stage.learning_rates:
                     raise ValueError(f"schedule.{number}: no part has a learning rate, so nothing would be learned.")
         return self
-
-
-# --- reading and writing ----------------------------------------------------------------------------------------
-
-
-def nearest(word: str, known: Sequence[str]) -> str:
-    """'; did you mean …?' where a known word is near, else the list of known ones."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}."
-
-
-def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Read a YAML file and lay dotted overrides over it, e.g. ``{"model.head_dim": 8}``."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        values = read_yaml(path)
-    for dotted, value in (overrides or {}).items():
-        _set(values, dotted, value)
-    return parse_config(values, source=str(path) if path is not None else "config")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DaplError(f"{path}: no such file; give a YAML config such as configs/toybirds.yaml.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise DaplError(f"{path}:{where} is not YAML ({getattr(error, 'problem', error)}).") from error
-    except OSError as error:
-        raise DaplError(f"{path}: cannot be read ({error.strerror}).") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise DaplError(f"{path}: a config is a mapping of fields, this file holds a {type(values).__name__}.")
-    return values
-
-
-def parse_config(values: Mapping[str, Any], source: str = "config") -> Config:
-    try:
-        return Config.model_validate(dict(values))
-    except ValidationError as error:
-        lines = [f"{source}: {line}" for line in dict.fromkeys(_explain(e) for e in error.errors())]
-        raise DaplError("\n".join(lines)) from error
-
-
-def dump_config(config: Config) -> str:
-    """The resolved config as YAML, every field written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set a dotted key, where a number names an item of a list (``schedule.1.epochs``)."""
-    *parents, last = dotted.split(".")
-    target: Any = values
-    if parents[:1] == ["schedule"] and "schedule" not in values:
-        values["schedule"] = Config().model_dump(mode="json")["schedule"]
-    if parents[:1] == ["data"] and "data" not in values and last != "name":
-        values["data"] = {"name": "toybirds"}  # the default, of which a field is changed
-    for depth, key in enumerate(parents):
-        if isinstance(target, list):
-            target = _item(target, key, dotted)
-        else:
-            if not isinstance(target.get(key), (dict, list)):
-                target[key] = {}
-            target = target[key]
-        if not isinstance(target, (dict, list)):
-            raise DaplError(f"--{dotted}: {'.'.join(parents[: depth + 1])} is a single value and has no fields.")
-    if isinstance(target, list):
-        _item(target, last, dotted)
-        target[int(last)] = value
-    else:
-        target[last] = value
-
-
-def _item(items: list[Any], key: str, dotted: str) -> Any:
-    if not key.isdigit() or int(key) >= len(items):
-        raise DaplError(f"--{dotted}: '{key}' is no item of the list; it has {len(items)}, counted from 0.")
-    return items[int(key)]
-
-
-def _explain(error: Any) -> str:
-    """One of pydantic's errors as a sentence of ours."""
-    location = tuple(error["loc"])
-    field = ".".join(str(part) for index, part in enumerate(location) if not _is_tag(location, index))
-    if error["type"] == "extra_forbidden":
-        return f"unknown field '{field}'{nearest(str(location[-1]), _known_at(location[:-1]))}"
-    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        tag = error["ctx"]["discriminator"].strip("'")
-        if error["type"] == "union_tag_not_found":
-            return f"field '{field}.{tag}' is missing; it says which kind this is."
-        known = [tag.strip(" '") for tag in error["ctx"]["expected_tags"].split(",")]
-        return f"field '{field}.{tag}': '{error['ctx']['tag']}' is not known{nearest(error['ctx']['tag'], known)}"
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error" and not field:
-        return message
-    return f"field '{field}': {message[0].lower() + message[1:]} (got {error['input']!r})."
-
-
-def _is_tag(location: Sequence[Any], index: int) -> bool:
-    """Whether this place of a location is not a key of the file but the kind that its section was read as."""
-    if location[0] == "schedule":
-        return index == 2
-    field = Config.model_fields.get(location[0])
-    return index == 1 and field is not None and field.discriminator is not None
-
-
-def _known_at(location: Sequence[Any]) -> list[str]:
-    """Names of the fields that a section may have, found by walking the models along an error's location."""
-    section: Any = Config
-    for part in location:
-        options = (
-            _sections_of(section.model_fields[part]) if isinstance(part, str) and part in section.model_fields else ()
-        )
-        if options:
-            candidates = options
-            section = candidates[0]
-        elif part in _TAGS:
-            section = next((s for s in candidates if part in _tag_values(s)), section)
-    return list(section.model_fields)
-
-
-def _sections_of(field: FieldInfo) -> tuple[type[Section], ...]:
-    """Section classes within a field's type: itself, or the members of a union or list."""
-    return tuple(_walk_types(field.annotation))
-
-
-def _walk_types(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _walk_types(argument)
-
-
-def _tag_values(section: type[Section]) -> tuple[str, ...]:
-    for name in ("name", "system", "stage"):
-        if name in section.model_fields and (values := get_args(section.model_fields[name].annotation)):
-            return values
-    return ()
-
-
-_TAGS = {
-    value
-    for union in (DataConfig, Stage, Union[ModelConfig, DaplModel])  # noqa: UP007
-    for section in _walk_types(union)
-    for value in _tag_values(section)
-}
-
-
-def describe_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(dotted name, default, description) of every field, for the help text and the documentation."""
-    for name, field in section.model_fields.items():
-        nested = _sections_of(field)
-        dotted = f"{prefix}{name}"
-        if not nested:
-            default = field.get_default(call_default_factory=True)
-            shown = "" if field.is_required() else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
-            yield dotted, shown, field.description or f"one of {', '.join(get_args(field.annotation))}"
-            continue
-        if len(nested) == 1:
-            yield from describe_fields(nested[0], f"{dotted}.")
-            continue
-        for option in nested:
-            separator = ".<n>." if name == "schedule" else "."
-            tag = _tag_values(option)[0]
-            yield f"{dotted} ({tag})", "", (option.__doc__ or "").strip().split("\n")[0]
-            yield from describe_fields(option, f"{dotted}{separator}")

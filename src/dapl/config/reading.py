@@ -1,0 +1,126 @@
+"""YAML in and out, dotted overrides, and errors that name the field and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from dapl.config.fields import TAGS, sections_of, tag_values
+from dapl.config.sections import Config
+from dapl.errors import DaplError, nearest
+
+
+def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a YAML file and lay dotted overrides over it, e.g. ``{"model.head_dim": 8}``."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        values = read_yaml(path)
+    for dotted, value in (overrides or {}).items():
+        _set(values, dotted, value)
+    return parse_config(values, source=str(path) if path is not None else "config")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DaplError(f"{path}: no such file; give a YAML config such as configs/cub20.yaml.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise DaplError(f"{path}:{where} is not YAML ({getattr(error, 'problem', error)}).") from error
+    except OSError as error:
+        raise DaplError(f"{path}: cannot be read ({error.strerror}).") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise DaplError(f"{path}: a config is a mapping of fields, this file holds a {type(values).__name__}.")
+    return values
+
+
+def parse_config(values: Mapping[str, Any], source: str = "config") -> Config:
+    try:
+        return Config.model_validate(dict(values))
+    except ValidationError as error:
+        lines = [f"{source}: {line}" for line in dict.fromkeys(_explain(e) for e in error.errors())]
+        raise DaplError("\n".join(lines)) from error
+
+
+def dump_config(config: Config) -> str:
+    """The resolved config as YAML, every field written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a dotted key, where a number names an item of a list (``schedule.1.epochs``)."""
+    *parents, last = dotted.split(".")
+    target: Any = values
+    if parents[:1] == ["schedule"] and "schedule" not in values:
+        values["schedule"] = Config().model_dump(mode="json")["schedule"]
+    if parents[:1] == ["data"] and "data" not in values and last != "name":
+        values["data"] = {"name": "toybirds"}  # the default, of which a field is changed
+    for depth, key in enumerate(parents):
+        if isinstance(target, list):
+            target = _item(target, key, dotted)
+        else:
+            if not isinstance(target.get(key), (dict, list)):
+                target[key] = {}
+            target = target[key]
+        if not isinstance(target, (dict, list)):
+            raise DaplError(f"--{dotted}: {'.'.join(parents[: depth + 1])} is a single value and has no fields.")
+    if isinstance(target, list):
+        _item(target, last, dotted)
+        target[int(last)] = value
+    else:
+        target[last] = value
+
+
+def _item(items: list[Any], key: str, dotted: str) -> Any:
+    if not key.isdigit() or int(key) >= len(items):
+        raise DaplError(f"--{dotted}: '{key}' is no item of the list; it has {len(items)}, counted from 0.")
+    return items[int(key)]
+
+
+def _explain(error: Any) -> str:
+    """One of pydantic's errors as a sentence of ours."""
+    location = tuple(error["loc"])
+    field = ".".join(str(part) for index, part in enumerate(location) if not _is_tag(location, index))
+    if error["type"] == "extra_forbidden":
+        return f"unknown field '{field}'{nearest(str(location[-1]), _known_at(location[:-1]))}"
+    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        tag = error["ctx"]["discriminator"].strip("'")
+        if error["type"] == "union_tag_not_found":
+            return f"field '{field}.{tag}' is missing; it says which kind this is."
+        known = [tag.strip(" '") for tag in error["ctx"]["expected_tags"].split(",")]
+        return f"field '{field}.{tag}': '{error['ctx']['tag']}' is not known{nearest(error['ctx']['tag'], known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error" and not field:
+        return message
+    return f"field '{field}': {message[0].lower() + message[1:]} (got {error['input']!r})."
+
+
+def _is_tag(location: Sequence[Any], index: int) -> bool:
+    """Whether this place of a location is not a key of the file but the kind that its section was read as."""
+    if location[0] == "schedule":
+        return index == 2
+    field = Config.model_fields.get(location[0])
+    return index == 1 and field is not None and field.discriminator is not None
+
+
+def _known_at(location: Sequence[Any]) -> list[str]:
+    """Names of the fields that a section may have, found by walking the models along an error's location."""
+    section: Any = Config
+    for part in location:
+        options = (
+            sections_of(section.model_fields[part]) if isinstance(part, str) and part in section.model_fields else ()
+        )
+        if options:
+            candidates = options
+            section = candidates[0]
+        elif part in TAGS:
+            section = next((s for s in candidates if part in tag_values(s)), section)
+    return list(section.model_fields)

@@ -1,0 +1,69 @@
+"""configs/cub200-densenet161.yaml, the paper's setting, does one step, one projection and one evaluation on a CPU."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from dapl.config import JointStage, load_config
+from dapl.models.build import build_model
+from dapl.seeds import generator
+from dapl.training.objective import Objective
+from dapl.training.projection import project
+from dapl.training.sources import Batch
+from dapl.training.stages import FitEpoch, make_optimizer
+
+CONFIG = Path(__file__).parent.parent / "configs" / "cub200-densenet161.yaml"
+CLASSES, PICTURES = 200, 4
+
+
+class Pictures:
+    """Noise of the right size: costs what real pictures cost."""
+
+    def __init__(self, size: int) -> None:
+        self.images = torch.randint(0, 256, (PICTURES, 3, size, size), dtype=torch.uint8, generator=generator("images"))
+        self.masks = (torch.rand(PICTURES, size, size, generator=generator("masks")) > 0.3).to(torch.uint8)
+        self.labels = torch.arange(PICTURES) * 50
+
+    def __len__(self) -> int:
+        return PICTURES
+
+    def batches(self, order, seed: int = 0) -> Iterator[Batch]:
+        for rows in order:
+            yield Batch(rows, self.labels[rows], images=self.images[rows], masks=self.masks[rows])
+
+
+@pytest.mark.slow
+def test_one_step_one_projection_one_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    config = load_config(CONFIG, {"model.backbone.weights": "random"})
+    model = build_model(config.model, CLASSES)
+    assert model.prototypes.vectors.shape == (2000, 16)
+    fabric, source = Fabric(accelerator="cpu"), Pictures(config.data.image_size)
+    stage = next(stage for stage in config.schedule if isinstance(stage, JointStage))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    objective = Objective(model, config.loss)
+    wrapped, optimizer = fabric.setup(objective, make_optimizer(model, stage))
+    epoch = FitEpoch(fabric, wrapped, objective.draw_negatives, optimizer, stage, source, (0, 0), 0)
+    [(_, terms)] = list(epoch.steps())
+    assert {"cross_entropy", "cluster", "separation", "contrast", "foreground"} <= set(terms)
+    moved = {name.split(".")[0] for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert moved == {"backbone", "addon", "attention", "prototypes"}
+
+    found = project(model, source.batches([torch.arange(PICTURES)]), 0.5, fabric)
+    owned = found.image >= 0
+    assert owned.sum() == PICTURES * 10
+    with torch.no_grad():
+        output = model.eval()(source.images)
+    assert output.logits.shape == (PICTURES, CLASSES)
+    # A projected prototype is a patch of its picture: nothing in that picture is nearer.
+    distances = output.distances[found.image[owned], owned.nonzero().flatten()]
+    assert distances.max() < 1e-5
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    with capsys.disabled():
+        print(f"\npeak memory of the paper's setting, {PICTURES} pictures a step: {peak:.1f} GB")
