@@ -18,7 +18,7 @@ _SHORT = {"devices": "runtime.devices", "nodes": "runtime.nodes", "accelerator":
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dapl``; returns the exit code: 0, or 2 where the user has something to put right."""
     parser = _parser()
-    known, rest = parser.parse_known_args(arguments)
+    known, rest = parser.parse_known_args(_joined(sys.argv[1:] if arguments is None else arguments))
     try:
         return known.call(known, _overrides(rest, known))
     except DaplError as error:
@@ -51,10 +51,39 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run from its last checkpoint")
     train.add_argument("-h", "--help", action="store_true", help="show this help, with every field of a config")
 
-    evaluate = add("evaluate", _evaluate, "Measure a finished run.")
-    evaluate.add_argument("run", type=Path, help="run directory")
-    evaluate.add_argument("--split", choices=("test", "validation", "train"), default="test")
+    _add_evaluate(add)
     return parser
+
+
+def _add_evaluate(add) -> None:
+    evaluate = add("evaluate", _evaluate, "Measure a finished run: does it predict, and does it look at parts?")
+    evaluate.add_argument("run", type=Path, help="run directory")
+    evaluate.add_argument("--split", default="test", help="test (default), validation or train")
+    evaluate.add_argument("--metrics", help="only these, e.g. coverage,diversity; all: also stability (one more pass), "
+                          "purity (one over train), faithfulness (two) (default: all without such passes)")  # fmt: skip
+    evaluate.add_argument("--tau", type=float, help="share of a part that a region must cover (0.2)")
+    evaluate.add_argument("--percentile", type=float, help="percentile of its map that bounds a region (95)")
+    evaluate.add_argument("--part-mode", help="exact: the data's own part masks; disc, clipped, voronoi, point: from "
+                          "keypoints (exact where the data has part masks, else disc)")  # fmt: skip
+    evaluate.add_argument(
+        "--radius", type=float, help="of the discs, a share of --radius-of (0.12 of box, 0.08 of image)"
+    )
+    evaluate.add_argument("--radius-of", help="box: √(area of the object's box) (default); image: its side")
+    evaluate.add_argument("--scope", help="image: mean over pictures (default); dataset: pooled over them; projection: "
+                          "each prototype on its source picture")  # fmt: skip
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """``--model.head_dim 8`` as one word, or argparse would take the 8 for a config."""
+    joined: list[str] = []
+    for word in words:
+        name = joined[-1].removeprefix("--") if joined and joined[-1].startswith("--") else ""
+        is_field = "." in name or name in (*_SHORT, "seed", "schedule")
+        if is_field and "=" not in name and not word.startswith("--"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _overrides(rest: Sequence[str], known: argparse.Namespace) -> dict[str, Any]:
@@ -109,28 +138,48 @@ def _demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from dapl.evaluation.protocol import SPLITS, Protocol, one_of
+    from dapl.evaluation.selection import chosen
     from dapl.run import Run
 
     _only(overrides, ("runtime", "cache", "data"), "evaluation")
-    config = Run.open(arguments.run).config(overrides)
+    options = ("tau", "percentile", "part_mode", "radius", "radius_of", "scope")
+    given = {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
+    protocol = Protocol(**given)
+    one_of("split", arguments.split, SPLITS)
+    chosen(arguments.metrics)
+    run = Run.open(arguments.run)
+    config = run.config(overrides)
 
-    from dapl.evaluate import evaluate, table
+    from dapl.evaluation import evaluate, table
+    from dapl.training.launch import is_first_process
 
-    print(table(evaluate(arguments.run, arguments.split, config)))
+    result = evaluate(arguments.run, protocol, arguments.split, arguments.metrics, config)
+    if not is_first_process():
+        return 0
+    print(table(result))
+    print(f"\nnumbers      {run.evaluation_file}\ntables       {run.evaluation_folder}/*.csv")
+    print(f"plots        {run.evaluation_folder}/*.png")
     return 0
 
 
 def _run(config, out: Path, resume: bool) -> int:
     """Train, draw the prototypes, measure on the test split (once, at the end), and say where everything is."""
-    from dapl.evaluate import evaluate, table
+    from dapl.evaluation import evaluate, table
     from dapl.explain.sheet import write_sheet
+    from dapl.training.launch import is_first_process
     from dapl.training.trainer import train
 
     run = train(config, out, resume)
-    write_sheet(run.folder, config)
-    print(table(evaluate(run.folder, "test", config)))
+    if is_first_process():
+        write_sheet(run.folder, config)
+    result = evaluate(run.folder, config=config)
+    if not is_first_process():
+        return 0
+    print(table(result))
     print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}\nnumbers      {run.evaluation_file}")
-    print(f"curves       {run.metrics_file}\nagain        dapl evaluate {run.folder}")
+    print(f"plots        {run.evaluation_folder}\ncurves       {run.metrics_file}")
+    print(f"again        dapl evaluate {run.folder}")
     return 0
 
 

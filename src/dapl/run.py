@@ -8,7 +8,8 @@ prototypes.json        where each prototype came from, kept or removed and why
 prototypes.png         contact sheet
 metrics.jsonl          one line an epoch or stage
 tensorboard/           the same as curves
-evaluation.json        what `dapl evaluate` measured
+metrics.json           what `dapl evaluate` measured last, under which protocol
+metrics/               the same by class and by part (CSV), and plots
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Run:
         self.sheet_file = folder / "prototypes.png"
         self.metrics_file = folder / "metrics.jsonl"
         self.tensorboard = folder / "tensorboard"
-        self.evaluation_file = folder / "evaluation.json"
+        self.evaluation_file = folder / "metrics.json"
+        self.evaluation_folder = folder / "metrics"
         self.data_file = folder / "data.json"
 
     @classmethod
@@ -52,11 +54,15 @@ class Run:
                 f"{folder}: holds a run already; `dapl train --resume {folder}` goes on with it, "
                 "--out names another folder."
             )
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not run.is_free():
             raise DaplError(f"{folder}: exists and is not a run; name a new folder with --out.")
         write_text(run.config_file, dump_config(config))
         write_json(folder / "environment.json", _environment(config))
         return run
+
+    def is_free(self) -> bool:
+        """Whether nothing is there yet: a run can be made."""
+        return not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -112,17 +118,23 @@ class Run:
             raise DaplError(f"{path}: not JSON ({error}); restore it from a copy or train anew.") from error
 
 
-def _environment(config: Config) -> dict[str, Any]:
+def versions() -> dict[str, str | None]:
+    """Of the packages that decide the numbers; None for one that is not installed."""
+
     def version(package: str) -> str | None:
         try:
             return importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             return None
 
+    return {package: version(package) for package in _VERSIONS}
+
+
+def _environment(config: Config) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "seed": config.seed,
-        "versions": {package: version(package) for package in _VERSIONS},
+        "versions": versions(),
     }

@@ -75,16 +75,19 @@ def augment(sample: Sample, kind: Augmentation = "none", seed: int = 0) -> Sampl
     Rows keep their part: the right wing of a mirrored bird stays the right wing, though it looks like a left one. The
     box becomes the smallest upright one around the moved box, clipped to the frame.
     """
-    # the text is hashed whole: a generator that takes 32 bits would repeat itself for seeds packed from epoch and index
-    generator = random.Random(f"{seed}")
     if kind == "none":
         return sample
     if kind == "flip":
-        return flip(sample) if generator.random() < FLIP else sample
+        return flip(sample) if mirrored(seed) else sample
     if kind == "affine":
         height, width = sample.image.shape[-2:]
-        return _warp(sample, _random_homography(generator, height, width))
+        return _warp(sample, _random_homography(_generator(seed), height, width))
     raise DaplError(f"unknown augmentation: {kind!r}; give one of {', '.join(get_args(Augmentation))}.")
+
+
+def mirrored(seed: int) -> bool:
+    """Whether ``flip`` mirrors a picture with this seed; cached features of both views are picked by it too."""
+    return _generator(seed).random() < FLIP
 
 
 def normalise(images: Tensor, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD) -> Tensor:
@@ -137,6 +140,11 @@ def flip(sample: Sample) -> Sample:
         return tv_tensors.wrap(moved, like=part)
 
     return _move(sample, move)
+
+
+def _generator(seed: int) -> random.Random:
+    # the text is hashed whole: a generator that takes 32 bits would repeat itself for seeds packed from epoch and index
+    return random.Random(f"{seed}")
 
 
 def _pad_to(sample: Sample, size: int) -> Sample:

@@ -64,8 +64,8 @@ def region_background_share(regions: Tensor, masks: Tensor, kept: Tensor | None 
         tensor([0.0000, 0.5000])
     """
     check_boolean(regions, "regions", "prototypes")
-    masks = check_masks(masks, regions, "regions and masks")
-    background = 1 - masks.detach()
+    soft = check_masks(masks, regions, "regions and masks")
+    background = ~masks if masks.dtype == torch.bool else 1 - soft.detach()
     sums, _ = shared_pixels(regions, torch.stack((background, torch.ones_like(background)), dim=-3))
     value = sums[..., 0] / sums[..., 1]  # the second sum is the region's area
     return value.where(which(kept, regions, value.shape, "kept", "prototypes"), torch.nan)

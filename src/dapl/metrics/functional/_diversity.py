@@ -106,10 +106,15 @@ def pair_overlap(regions: Tensor, assigned: Tensor, images: Tensor | None = None
     """For each part the sum of IoU over the pairs assigned to it, and C_r, the number of pairs: both (…, K)."""
     check_boolean(regions, "regions", "prototypes")
     check_same(regions, assigned, "regions and assigned", leading=2, trailing=1)  # the P axis must agree as well
+    return pair_sums(iou(regions, images), assigned)
+
+
+def pair_sums(ious: Tensor, assigned: Tensor) -> tuple[Tensor, Tensor]:
+    """As `pair_overlap`, from the IoU (…, P, P) of every two regions."""
     member = assigned.to(torch.float32)
-    others = iou(regions, images).to(torch.float32)
+    others = ious.to(torch.float32, copy=True)
     others.diagonal(dim1=-2, dim2=-1).zero_()
-    with torch.autocast(regions.device.type, enabled=False):
+    with torch.autocast(ious.device.type, enabled=False):
         iou_sums = ((others @ member) * member).sum(-2) / 2  # every pair was met from both sides
     number = member.sum(-2)
     return iou_sums, number * (number - 1) / 2

@@ -134,6 +134,9 @@ def shared_pixels(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     dtype = torch.float32 if pixels < 2**24 else torch.float64  # beyond, float32 no longer counts exactly
     images, sets = a.shape[:-3], a.shape[-3]
     rows_a, rows_b = a.reshape(images.numel(), sets, pixels), b.reshape(images.numel(), b.shape[-3], pixels)
+    if a.dtype == b.dtype == torch.bool and a.device.type == "cpu" and hasattr(np, "bitwise_count"):
+        shared, size = _shared_bits(rows_a, rows_a if b is a else rows_b)
+        return shared.to(dtype).view(*images, sets, b.shape[-3]), size.to(dtype).view(*images, b.shape[-3])
     products = torch.empty((len(rows_a), sets + 1, b.shape[-3]), dtype=dtype, device=a.device)
     with torch.autocast(a.device.type, enabled=False):  # bfloat16 counts to 256
         for rows in _chunks(len(rows_a), pixels * (sets + b.shape[-3]), a.device):
@@ -144,6 +147,31 @@ def shared_pixels(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
             torch.matmul(left, right.mT, out=products[rows])
     products = products.view(*images, sets + 1, b.shape[-3])
     return products[..., :-1, :], products[..., -1, :]
+
+
+def _shared_bits(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """As `shared_pixels` for sets (n, I, pixels) and (n, J, pixels), 64 pixels a word: a fifth of a product's time.
+
+    And no threads: waiting for each other costs them more than the work where others use the machine too.
+    """
+    bits_a = _packed(a)
+    bits_b = bits_a if b is a else _packed(b)
+    shared = np.empty((len(a), a.shape[1], b.shape[1]), np.int64)
+    step = max(1, 2**18 // max(1, bits_b[0].size)) if len(b) else 1
+    for image in range(len(a)):
+        for start in range(0, a.shape[1], step):
+            both = bits_a[image, start : start + step, None] & bits_b[image, None]
+            shared[image, start : start + step] = np.bitwise_count(both).sum(-1, dtype=np.uint32)
+    size = np.bitwise_count(bits_b).sum(-1, dtype=np.int64)
+    return torch.from_numpy(shared), torch.from_numpy(size)
+
+
+def _packed(sets: Tensor) -> np.ndarray:
+    """bool (…, pixels) → uint64 (…, ⌈pixels/64⌉); the last word is filled up with 0."""
+    pixels = sets.shape[-1]
+    filled = np.zeros((*sets.shape[:-1], -(-pixels // 64) * 8), np.uint8)
+    filled[..., : -(-pixels // 8)] = np.packbits(sets.numpy(), axis=-1)
+    return filled.view(np.uint64)
 
 
 def _order_statistic(values: Tensor, rank: int) -> Tensor:

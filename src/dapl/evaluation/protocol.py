@@ -1,0 +1,71 @@
+"""How interpretability is measured: every choice that changes a number, with the defaults of the paper or ours.
+
+Imports no torch, so that the command line can refuse a bad option at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dapl.errors import DaplError, nearest
+
+PART_MODES = ("auto", "exact", "disc", "clipped", "voronoi", "point")
+RADIUS_OF = ("box", "image")
+SCOPES = ("image", "projection", "dataset")
+SPLITS = ("test", "validation", "train")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Decisions 10 to 14. Pixels are those of the square picture that the model sees (``data.image_size``)."""
+
+    percentile: float = 95.0
+    """A region holds the pixels at or above this percentile of its map (decision 10)."""
+    tau: float = 0.2
+    """τ: a prototype is on a part when it covers more than this share of it."""
+    part_mode: str = "auto"
+    """``exact``: the data's own part masks; ``disc``, ``clipped``, ``voronoi``, ``point``: made from keypoints
+    (decision 11). ``auto`` is exact where the data has part masks, else disc."""
+    radius: float | None = None
+    """Of the discs, as a share of what ``radius_of`` names; None is 0.12 of the box, 0.08 of the image."""
+    radius_of: str = "box"
+    """``box``: √(area of the object's box); ``image``: the side of the picture."""
+    scope: str = "image"
+    """``image``: the mean over pictures; ``dataset``: assignments pooled over all pictures; ``projection``: each
+    prototype on its own source picture, the mean over classes (decision 12)."""
+    ece_bins: int = 15
+    """Equal bins of confidence for the expected calibration error."""
+    resamples: int = 1000
+    """Of the bootstrap that gives the 95 % intervals."""
+    seed: int = 0
+    """Of the bootstrap, and of the noise and the random regions of the companions that need any."""
+
+    def __post_init__(self) -> None:
+        _between("percentile", self.percentile, 0, 100)
+        _between("tau", self.tau, 0, 1)
+        one_of("part_mode", self.part_mode, PART_MODES)
+        one_of("radius_of", self.radius_of, RADIUS_OF)
+        one_of("scope", self.scope, SCOPES)
+        if self.radius is not None and not (0 < self.radius < math.inf):
+            raise DaplError(f"radius must be above 0, but is {self.radius:g}.")
+        for name in ("ece_bins", "resamples"):
+            if getattr(self, name) < 1:
+                raise DaplError(f"{name} must be 1 or more, but is {getattr(self, name)}.")
+        if self.seed < 0:
+            raise DaplError(f"seed must be 0 or more, but is {self.seed}.")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise DaplError(f"{name}: '{value}' is not known{nearest(value, known)}")
+
+
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not low < value < high:  # also refuses NaN
+        raise DaplError(f"{name} must lie strictly between {low:g} and {high:g}, but is {value:g}.")

@@ -1,0 +1,141 @@
+"""What an evaluation says: numbers with intervals, what could not be measured and why, as an object, JSON and text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dapl.evaluation.bootstrap import Number
+from dapl.evaluation.selection import METRICS
+
+__all__ = ["Evaluation", "Number", "table"]
+
+_LINES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "ece": "calibration error (ECE)",
+    "cross_entropy": "cross-entropy",
+    "coverage": "Coverage",
+    "precision": "  precision",
+    "recall": "  recall",
+    "diversity": "Diversity",
+    "redundancy": "  redundancy",
+    "imbalance": "  imbalance",
+    "background_bias": "background bias",
+    "region_background_share": "region background share",
+    "object_overlap": "object overlap",
+    "oirr": "outside/inside ratio (OIRR)",
+    "consistency": "consistency",
+    "stability": "stability",
+    "purity": "purity",
+    "faithfulness": "faithfulness",
+    "similarity_lost_region": "  lost with the region",
+    "similarity_lost_random": "  lost with a random one",
+    "faithfulness_wins": "  region loses more",
+    "sparsity": "sparsity",
+    "class_size": "  prototypes a class",
+    "explanation_size": "  prototypes an explanation",
+}
+"""Text of each number in the table, in its order."""
+_PERCENT = ("accuracy", "balanced_accuracy")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """``evaluation["coverage"]`` is a value; ``evaluation.numbers["coverage"]`` has its interval as well."""
+
+    protocol: dict[str, Any]
+    """All that decides the numbers: the options, and data, split, number of pictures, checkpoint, versions."""
+    numbers: dict[str, Number]
+    prototypes: dict[str, Any] = field(default_factory=dict)
+    """How many there are, were kept, were projected, found no patch on the object."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Metrics that were asked for and could not be had, with the reason."""
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    """Coverage, precision and recall at each τ that was tried."""
+    skipped: int = 0
+    """Rows without a visible part, which have no Coverage and no Diversity."""
+
+    def __getitem__(self, name: str) -> float:
+        return self.numbers[name].value
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Evaluation:
+        """From ``dataclasses.asdict``."""
+        return cls(**values | {"numbers": {name: Number(**number) for name, number in values["numbers"].items()}})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what is not a number is null."""
+        return {
+            "protocol": self.protocol,
+            "numbers": {name: {k: _plain(v) for k, v in vars(number).items()} for name, number in self.numbers.items()},
+            "prototypes": self.prototypes,
+            "rows_without_visible_parts": self.skipped,
+            "missing": self.missing,
+            "curves": {name: [_plain(value) for value in curve] for name, curve in self.curves.items()},
+        }
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def table(result: Evaluation) -> str:
+    """The numbers as aligned lines for a terminal, then the protocol, then what is missing."""
+    rows = [(_LINES[name], _shown(name, result.numbers[name])) for name in _LINES if name in result.numbers]
+    rows += [(f"  {name}" if name != "prototypes" else name, text) for name, text in _prototype_lines(result)]
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = [f"{name:<{width}}  {text}" for name, text in rows]
+    lines += ["", *_protocol_lines(result)]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in result.missing.items():
+        reasons.setdefault(reason, []).append(name.replace("_", " "))
+    lines += [f"not measured: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return "\n".join(lines)
+
+
+def _shown(name: str, number: Number) -> str:
+    if math.isnan(number.value):
+        return "–"
+    if math.isnan(number.low):
+        return f"{number.value:7.4f}"
+    if name in _PERCENT:
+        return f"{number.value:7.2%}  [{number.low:.2%}, {number.high:.2%}]"
+    return f"{number.value:7.4f}  [{number.low:.4f}, {number.high:.4f}]"
+
+
+def _prototype_lines(result: Evaluation) -> list[tuple[str, str]]:
+    counts = result.prototypes
+    if not counts:
+        return []
+    lines = [("prototypes", f"{counts['prototypes']:7}")]
+    for name in ("kept", "projected", "ungrounded"):
+        if f"prototypes_{name}" in counts:
+            lines.append((name, f"{counts[f'prototypes_{name}']:7}"))
+    share = counts.get("patch_foreground_share")
+    return lines if share is None else [*lines, ("patch foreground share", f"{share:7.4f}")]
+
+
+def _protocol_lines(result: Evaluation) -> list[str]:
+    p = result.protocol
+    rows = "classes" if p["scope"] == "projection" else "pictures"
+    lines = [f"{p['data']}, {p['split']}: {p['pictures']} pictures; {p['checkpoint']}"]
+    if any(name in result.numbers for name in ("coverage", "diversity", "region_background_share")):
+        parts = "" if p["part_mode"] is None else f", τ {p['tau']:g}, parts {_part_text(p)}"
+        lines.append(f"regions above percentile {p['percentile']:g}{parts}, scope {p['scope']}")
+    if result.skipped:
+        lines.append(f"{result.skipped} {rows} show no part and have neither Coverage nor Diversity")
+    lines.append(f"in brackets 95 % intervals, {p['resamples']:,} resamples of the pictures"
+                 + (" (of the classes, for what is measured on sources)" if rows == "classes" else ""))  # fmt: skip
+    if "purity" in result.numbers:
+        lines.append("that of purity from resamples of the prototypes")
+    measured = [metric for metric in METRICS if metric.name in result.numbers]
+    return lines + [f"{metric.name} took {metric.cost}" for metric in measured if metric.cost]
+
+
+def _part_text(protocol: dict[str, Any]) -> str:
+    if protocol["radius"] is None:
+        return str(protocol["part_mode"])
+    of = "√(area of the box)" if protocol["radius_of"] == "box" else "the side"
+    return f"{protocol['part_mode']} of radius {protocol['radius']:g} × {of}"
