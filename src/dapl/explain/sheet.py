@@ -7,26 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib import colormaps
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from dapl.config import Config, RuntimeConfig
 from dapl.files import replacing
 from dapl.load import LoadedRun, load_run
+from dapl.metrics.functional import activation_regions
 from dapl.progress import Reporter
 from dapl.training.lanes import Lanes
 from dapl.training.launch import make_fabric
 from dapl.training.records import PrototypeRecord
 
 _MARGIN, _TITLE, _CAPTION = 6, 22, 15
-_GREEN, _RED, _GREY = (20, 140, 60), (200, 40, 40), (130, 130, 130)
+_GREEN, _RED, _GREY = (60, 220, 90), (235, 60, 60), (150, 150, 150)
 
 
 def prototype_sheet(loaded: LoadedRun, lanes: Lanes, classes: int = 20, tile: int = 112) -> Image.Image:
-    """One row a class, one tile a prototype: its source picture under its activation, with the box of its region.
+    """One row a class, one tile a prototype: its source picture, bright where the prototype is active.
 
-    Box green: grounded; red: no patch with enough foreground; removed prototypes are grey. Only the first ``classes``.
+    Outline green: grounded; red: no patch had enough foreground; grey: removed. Only the first ``classes``.
     """
     groups: dict[str, list[PrototypeRecord]] = {}
     for record in loaded.records:
@@ -69,42 +69,42 @@ def render_sources(
             tiles[record.index] = Image.new("RGB", (tile, tile), (235, 235, 235))
         else:
             by_image.setdefault(position[record.image], []).append(record)
-    order = list(torch.tensor(sorted(by_image)).split(loaded.config.runtime.evaluation_batch))
+    order = torch.tensor(sorted(by_image)).split(loaded.config.runtime.evaluation_batch) if by_image else ()
     for batch in lanes.pictures("train").batches(order):
         assert batch.images is not None
         with torch.inference_mode():
             device = loaded.model.prototypes.vectors.device
             embedding = loaded.model.embed(loaded.model.backbone(batch.images.to(device)))
+        side = (batch.images.shape[-2], batch.images.shape[-1])
         for row, index in enumerate(batch.indices.tolist()):
             for record in by_image[index]:
                 named = torch.tensor([record.index], device=device)
                 maps = loaded.model.maps(embedding[row : row + 1], named)
-                size = (batch.images.shape[-2], batch.images.shape[-1])
-                heat = loaded.model.to_pixels(maps, size)[0, 0].cpu()
-                tiles[record.index] = draw_tile(batch.images[row], heat, record, tile)
+                region = activation_regions(loaded.model.to_pixels(maps, side))[0, 0].cpu()
+                tiles[record.index] = draw_tile(batch.images[row], region, record, tile)
     return tiles
 
 
-def draw_tile(image: Tensor, heat: Tensor, record: PrototypeRecord, tile: int) -> Image.Image:
-    """image uint8 3×S×S under heat S×S, with the record's box."""
-    picture = overlay(image, heat)
+def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, tile: int) -> Image.Image:
+    """image uint8 3×S×S, dimmed outside region (bool S×S), whose outline tells how the prototype is grounded."""
+    picture = spotlight(image, region)
     if not record.kept:
         picture = picture.convert("L").convert("RGB")
-    if record.box is not None:
-        left, top, right, bottom = record.box
-        colour = _GREY if not record.kept else _RED if record.grounded is False else _GREEN
-        ImageDraw.Draw(picture).rectangle((left, top, right - 1, bottom - 1), outline=colour, width=3)
-    return picture.resize((tile, tile), Image.Resampling.LANCZOS)
+    pixels = np.array(picture)
+    pixels[outline(region).numpy()] = _GREY if not record.kept else _RED if record.grounded is False else _GREEN
+    return Image.fromarray(pixels).resize((tile, tile), Image.Resampling.LANCZOS)
 
 
-def overlay(image: Tensor, heat: Tensor, strength: float = 0.55) -> Image.Image:
-    """A heat map over a picture: the more active a place, the more of its colour."""
-    low, high = heat.min(), heat.max()
-    level = ((heat - low) / (high - low).clamp_min(1e-12)).numpy()
-    colours = colormaps["inferno"](level)[..., :3] * 255
-    weight = strength * level[..., None]
-    blended = image.permute(1, 2, 0).numpy() * (1 - weight) + colours * weight
-    return Image.fromarray(blended.round().astype(np.uint8))
+def spotlight(image: Tensor, region: Tensor, dimmed: float = 0.5) -> Image.Image:
+    """The picture as it is inside the region, darker outside."""
+    light = torch.where(region, 1.0, dimmed)
+    return Image.fromarray((image * light).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
+
+
+def outline(region: Tensor, width: int = 2) -> Tensor:
+    """The pixels within ``width`` outside a region: bool H×W → bool H×W."""
+    wider = torch.nn.functional.max_pool2d(region[None, None].float(), 2 * width + 1, 1, width)[0, 0].bool()
+    return wider & ~region
 
 
 def write_sheet(folder: Path, config: Config | None = None) -> Path:
