@@ -1,8 +1,10 @@
 """`make bench`: prints the table of ratios."""
 
-from benchmarks import training
+from itertools import chain
+
+from benchmarks import evaluation, training
 from benchmarks.timing import HEADER
 
 print(HEADER)
-for ratio in training.ratios():
+for ratio in chain(training.ratios(), evaluation.ratios()):
     print(ratio.row(), flush=True)

@@ -104,6 +104,11 @@ class Run:
         if self.metrics_file.exists():
             write_text(self.metrics_file, "".join(lines))
 
+    def sweep(self) -> None:
+        """Before resuming: remove what a killed process was about to write."""
+        for path in self.folder.rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def read_prototypes(self) -> list[dict[str, Any]]:
         return list(self._read_json(self.prototypes_file)["prototypes"])
 

@@ -43,7 +43,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.name = name
         self.freeze_statistics = freeze_statistics
-        self.network = _create_network(name, stages, state_dict, from_hub)
+        self.network = _without_unused(_create_network(name, stages, state_dict, from_hub))
         info = self.network.feature_info
         self.channels: int = sum(info.channels())
         self.reduction: int = min(info.reduction())
@@ -115,6 +115,17 @@ def _create_network(name: str, stages: Sequence[int], state_dict: StateDict | No
         raise
     finally:
         log.setLevel(level)
+
+
+def _without_unused(network: Any) -> nn.Module:
+    """timm cuts most families behind the last stage asked for, but not the EfficientNet ones.
+
+    Their blocks behind it would be computed for nothing, and several processes would wait for their gradient.
+    """
+    stages = getattr(network, "_stage_out_idx", None)  # block i gives stage i + 1, the stem stage 0
+    if stages and isinstance(getattr(network, "blocks", None), nn.Sequential):
+        network.blocks = network.blocks[: max(stages)]
+    return network
 
 
 def create_backbone(

@@ -112,7 +112,8 @@ class Lanes:
 
     def _any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
-        return bool(self.fabric.all_reduce(torch.tensor(float(flag), device=self.fabric.device), reduce_op="sum") > 0)
+        flags = self.fabric.all_gather(torch.tensor(flag, device=self.fabric.device))
+        return bool(torch.as_tensor(flags).any())
 
     def _size_gb(self, model: PrototypeModel, base: Dataset, views: int) -> float:
         size = self.config.data.image_size

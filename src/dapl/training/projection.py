@@ -80,16 +80,16 @@ def _consider(
     size = embedding.shape[-2:]
     shares = None if batch.masks is None else grid_masks(batch.masks, size)
     allowed, image_rank = _allowed(shares, threshold, len(batch), size, embedding)
-    near = prototypes.nearest(embedding, allowed)
+    distances, locations = _nearest_of_class(model, embedding, batch.labels, allowed)
     # Only pictures of the prototype's own classes compete.
     rank = torch.where(prototypes.membership[:, batch.labels].T, image_rank.unsqueeze(1), -1.0)
     # The best of the batch: highest rank, then smallest distance, then the first picture.
     top = rank.amax(0)
-    distance = near.distances.masked_fill(rank < top, torch.inf)
+    distance = distances.masked_fill(rank < top, torch.inf)
     indices = batch.indices.to(embedding.device)
     row = _first_minimum(distance, indices)
     everyone = torch.arange(len(prototypes), device=row.device)
-    location = near.locations[row, everyone]
+    location = locations[row, everyone]
     share = torch.full_like(top, torch.nan) if shares is None else shares.flatten(1)[row, location]
     if best is None:
         best = _nothing(len(prototypes), embedding)
@@ -101,6 +101,23 @@ def _consider(
     best.share[better] = share[better]
     best.embedding[better] = embedding[row[better], prototypes.group_of[better]]
     return best
+
+
+def _nearest_of_class(
+    model: PrototypeModel, embedding: Tensor, labels: Tensor, allowed: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Distance and location of the nearest allowed patch, B×P; infinity for prototypes of other classes.
+
+    A picture meets the prototypes of its own class alone, so the work is that of M prototypes, not of P.
+    """
+    named = model.prototypes_of(labels)
+    squares = model.prototypes.distances(embedding, named).flatten(2)
+    if allowed is not None:
+        squares = squares.masked_fill(~allowed.flatten(1).unsqueeze(1), torch.inf)
+    nearest = squares.min(2)
+    shape = len(labels), len(model.prototypes)
+    distances = squares.new_full(shape, torch.inf).scatter_(1, named, nearest.values)
+    return distances, torch.zeros(shape, dtype=torch.long, device=squares.device).scatter_(1, named, nearest.indices)
 
 
 def _allowed(

@@ -14,9 +14,9 @@ from torchvision import tv_tensors
 
 from dapl.data.pixels import WORKERS_BY, Decoded, Pixels, base_rows
 from dapl.data.sample import Dataset, Sample
-from dapl.data.transforms import Augmentation, Fit, augment
+from dapl.data.transforms import Augmentation, Fit, augment, mirrored
 from dapl.models.contract import Output, PrototypeModel
-from dapl.seeds import derive_seed, generator
+from dapl.seeds import derive_seed
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Features:
 
 
 class FeatureSource:
-    """Cached features of a frozen backbone; with two views (as seen, mirrored) a seeded coin picks one a picture."""
+    """Cached features of a frozen backbone; of two views (as seen, mirrored) it picks as `PictureSource` flips."""
 
     def __init__(self, features: Features, rows: Sequence[int], labels: Sequence[int]) -> None:
         """``rows`` of the features belong to this source."""
@@ -148,9 +148,10 @@ class FeatureSource:
         return len(self.rows)
 
     def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
-        views = torch.randint(self.features.shape[1], (len(self),), generator=generator(seed, "views"))
         for indices in order:
-            rows, view = self.rows[indices], views[indices]
+            rows, view = self.rows[indices], torch.zeros_like(indices)
+            if self.features.shape[1] == 2:
+                view = torch.tensor([int(mirrored(derive_seed(seed, index))) for index in indices.tolist()])
             masks = None if self.masks is None else self.masks[rows, view]
             yield Batch(indices, self.labels[indices], features=self.features[rows, view], masks=masks)
 
@@ -165,5 +166,8 @@ def in_order(count: int, batch_size: int) -> list[Tensor]:
 
 
 def shares(order: Sequence[Tensor], rank: int, world: int) -> list[Tensor]:
-    """This process's part of each batch. A last batch too small to give every process a picture is left out."""
-    return [indices[rank::world] for indices in order if len(indices) >= world]
+    """This process's part of each batch. Where a last batch is too small to give it one, it borrows the first picture.
+
+    A borrowed picture must count for nothing; without it the others would wait for this process's gradient for ever.
+    """
+    return [indices[rank::world] if rank < len(indices) else indices[:1] for indices in order]

@@ -70,8 +70,12 @@ class FitEpoch:
         self.position = (*position, epoch)
         batch_size = min(stage.batch_size, len(source))
         order = shuffled(len(source), batch_size, derive_seed(*self.position, "order"))
-        self.sizes = [len(indices) for indices in order if len(indices) >= fabric.world_size]
-        self.order = shares(order, fabric.global_rank, fabric.world_size)
+        rank, world = fabric.global_rank, fabric.world_size
+        self.sizes = [len(indices) for indices in order]
+        self.order = shares(order, rank, world)
+        # A process with a smaller share of the last batch counts for less: then the mean over processes is the mean
+        # over pictures, as in one process.
+        self.weights = [len(range(rank, size, world)) * world / size for size in self.sizes]
 
     def __len__(self) -> int:
         return len(self.order)
@@ -86,12 +90,9 @@ class FitEpoch:
                 group["lr"] = group["base"] * rate_factor(self.stage, self.epoch, progress)
             negatives = self.draw(generator(*self.position, step, "negatives"))
             terms = self.objective(batch.to(self.fabric.device), negatives)
-            # A process with a smaller share of the last batch counts for less: then the mean over processes is the
-            # mean over pictures, as in one process.
-            share = len(batch) * self.fabric.world_size / self.sizes[step]
             self.optimizer.zero_grad(set_to_none=True)
-            self.fabric.backward(terms["total"] * share)
-            means = self._checked({name: value.detach() * share for name, value in terms.items()}, step)
+            self.fabric.backward(terms["total"] * self.weights[step])
+            means = self._checked({name: value.detach() * self.weights[step] for name, value in terms.items()}, step)
             self.optimizer.step()
             yield step, means
 
@@ -99,14 +100,16 @@ class FitEpoch:
         """Means over processes, or the end of the run before the weights are touched."""
         values = self.fabric.all_reduce(torch.stack(list(terms.values())).double(), reduce_op="mean")
         means = dict(zip(terms, values.tolist(), strict=True))  # type: ignore[union-attr]
-        broken = [name for name, value in means.items() if not math.isfinite(value)]
-        if broken:
-            raise DaplError(
-                f"{self.stage.stage}, epoch {self.epoch + 1}, step {step + 1}: the loss is not finite "
-                f"({', '.join(broken)}). The last good checkpoint is kept; lower schedule.<n>.learning_rates or the "
-                "loss weights, or use 32-true precision."
-            )
+        if broken := [name for name, value in means.items() if not math.isfinite(value)]:
+            raise not_finite(f"{self.stage.stage}, epoch {self.epoch + 1}, step {step + 1}", broken)
         return means
+
+
+def not_finite(where: str, what: Sequence[str]) -> DaplError:
+    return DaplError(
+        f"{where}: the loss is not finite ({', '.join(what)}). The last good checkpoint is kept; lower "
+        "schedule.<n>.learning_rates or the loss weights, or use 32-true precision."
+    )
 
 
 @torch.no_grad()
@@ -131,7 +134,7 @@ def deal(order: Sequence[Tensor], fabric: Fabric) -> list[Tensor]:
     """
     if len(order) < fabric.world_size:
         order = torch.cat(list(order)).tensor_split(fabric.world_size)
-    return list(order[fabric.global_rank :: fabric.world_size])
+    return [indices for indices in order[fabric.global_rank :: fabric.world_size] if len(indices)]
 
 
 def everywhere(table: Tensor, fabric: Fabric) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,19 +39,25 @@ from dapl.training.projection import project
 from dapl.training.pruning import foreground_shares, prune
 from dapl.training.records import fresh_records, record_projection, records_from_json, records_to_json
 from dapl.training.sources import Batch, in_order
-from dapl.training.stages import FitEpoch, Terms, all_scores, deal, last_layer, make_optimizer
+from dapl.training.stages import FitEpoch, Terms, all_scores, deal, last_layer, make_optimizer, not_finite
 
 
 def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) -> Run:
     """Train a model by its schedule. With ``resume`` the run in ``out`` goes on from its last checkpoint."""
     run = Run.open(out) if resume else Run(out)
-    launch(config, _train_process, out, resume, quiet)
+    ours = not resume and run.is_free()
+    try:
+        launch(config, _train_process, out, resume, quiet)
+    except DaplError:
+        if ours and not run.last.exists():  # there is nothing to go on with: put right what was wrong and start again
+            shutil.rmtree(out, ignore_errors=True)
+        raise
     return run
 
 
 def _train_process(fabric: Fabric, config: Config, out: Path, resume: bool, quiet: bool) -> None:
-    if not resume and fabric.global_rank == 0:
-        Run.create(out, config)
+    if fabric.global_rank == 0:
+        Run.open(out).sweep() if resume else Run.create(out, config)
     fabric.barrier()
     Trainer(fabric, config, Run(out), Reporter(quiet or fabric.global_rank > 0)).train()
 
@@ -61,10 +69,10 @@ class Trainer:
         self.fabric, self.config, self.run, self.reporter = fabric, config, run, reporter
         self.lanes = Lanes(config, fabric, reporter)
         self.classes = list(self.lanes.splits.train.classes)
-        _check_masks(config, self.lanes)
+        _check_data(config, self.lanes)
         resuming = run.last.exists()
         self.model = build_model(config.model, len(self.classes), config.seed, pretrained=not resuming)
-        self.model.to(fabric.device)
+        self.model.to(fabric.device).requires_grad_(False)  # a stage says what learns
         self.records = fresh_records(self.model, self.classes)
         self.position = Position()
         self.best: list[float] | None = None
@@ -74,6 +82,7 @@ class Trainer:
         if resuming:
             self._restore()
         else:
+            self._forget_log()
             self.lanes.shared_backbone = digest(self.model.backbone)
         self.curves = Curves(run.tensorboard, self._epochs_before(self.position)) if fabric.global_rank == 0 else None
 
@@ -138,7 +147,10 @@ class Trainer:
             pictures = sum(epoch.sizes[first:]) / (time.monotonic() - started)
             means = {name: value / len(epoch) for name, value in self.epoch_sums.items()}
             self.epoch_sums = {}
-            self._after_epoch(number, stage, index, means, self._validate(), pictures)
+            validation = self._validate()
+            if broken := [name for name, value in validation.items() if not math.isfinite(value)]:
+                raise not_finite(f"{stage.stage}, epoch {index + 1}, on validation", broken)
+            self._after_epoch(number, stage, index, means, validation, pictures)
             self.position = Position(number, index + 1)
             self._save(optimizer)
         self.model.requires_grad_(False)
@@ -314,13 +326,16 @@ class Trainer:
         self.best, self.epoch_sums = facts["best"], facts["epoch_sums"]
         self.lanes.shared_backbone = facts["shared_backbone"]
         self.records = records_from_json(facts["prototypes"])
-        if self.fabric.global_rank == 0:
-            self.run.forget_log(
-                lambda entry: (entry["stage"], entry.get("epoch", -1)) < (position.stage, position.epoch)
-            )
+        self._forget_log()
         self.reporter.line(
             f"resuming at stage {position.stage + 1}, epoch {position.epoch + 1}, step {position.step + 1}"
         )
+
+    def _forget_log(self) -> None:
+        """Of what is about to be done (again); the line of a stage comes after those of its epochs."""
+        reached = self.position[:2]
+        if self.fabric.global_rank == 0:
+            self.run.forget_log(lambda entry: (entry["stage"], entry.get("epoch", math.inf)) < reached)
 
 
 def judge(logits: Tensor, labels: Tensor) -> Terms:
@@ -337,7 +352,9 @@ def _counting(batches: Iterable[Batch], advance: Advance) -> Iterable[Batch]:
         advance(len(batch))
 
 
-def _check_masks(config: Config, lanes: Lanes) -> None:
+def _check_data(config: Config, lanes: Lanes) -> None:
+    if not len(lanes.splits.validation):
+        raise DaplError("data: no class has the two training pictures that it takes to hold one out; add some.")
     if config.loss.foreground.weight and not lanes.splits.train.has_masks:
         raise DaplError(
             "loss.foreground.weight: the data has no foreground masks, so the foreground loss cannot be computed; "
