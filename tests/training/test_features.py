@@ -1,0 +1,132 @@
+"""Cached features: what a frozen backbone gives, once, under a name that changes with whatever changes them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.testing import assert_close
+
+from dapl.config import Config
+from dapl.models.contract import PrototypeModel
+from dapl.training.features import compute_features, digest, features_key, open_features, write_features
+from dapl.training.lanes import Lanes
+from dapl.training.sources import Features, in_order
+
+
+@torch.no_grad()
+def test_each_view_is_the_backbone_on_that_picture(model: PrototypeModel, lanes: Lanes, fabric: Fabric) -> None:
+    source = lanes.pictures("train")
+    counted: list[int] = []
+    features = compute_features(model.backbone, source, 2, 4, fabric, counted.append)
+    assert sum(counted) == 15
+    assert features.values.shape[:2] == (15, 2)
+    assert features.masks is not None
+    for index in range(15):
+        image, mask = source[index, 0]
+        for view, (seen, foreground) in enumerate(((image, mask), (image.flip(-1), mask.flip(-1)))):
+            assert_close(features.values[index, view], model.backbone(seen.unsqueeze(0))[0], rtol=1e-4, atol=1e-5)
+            cells = foreground.float().view(4, 16, 4, 16).mean((1, 3))
+            assert_close(features.masks[index, view], cells)
+    assert not torch.equal(features.values[:, 0], features.values[:, 1])
+
+
+def test_features_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    values, masks = torch.rand(3, 2, 4, 2, 2), torch.rand(3, 2, 2, 2)
+
+    def compute(allocate: Callable) -> Features:
+        allocate("features", tuple(values.shape))[:] = values.numpy()
+        allocate("grid", tuple(masks.shape))[:] = masks.numpy()
+        return Features(values, masks)
+
+    assert open_features(tmp_path, "key", has_masks=True) is None
+    write_features(tmp_path, "key", compute)
+    found = open_features(tmp_path, "key", has_masks=True)
+    assert found is not None
+    assert found.masks is not None
+    assert torch.equal(found.values, values)
+    assert torch.equal(found.masks, masks)
+    found.values[0] = 0  # what a reader does to them stays with the reader
+    again = open_features(tmp_path, "key", has_masks=True)
+    assert again is not None
+    assert torch.equal(again.values, values)
+
+
+def test_an_interrupted_pass_leaves_nothing(tmp_path: Path) -> None:
+    def compute(allocate: Callable) -> Features:
+        allocate("features", (3, 1, 4, 2, 2))[:1] = 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_features(tmp_path, "key", compute)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_digest_names_the_weights(model: PrototypeModel) -> None:
+    first = digest(model.backbone)
+    assert digest(copy.deepcopy(model.backbone)) == first
+    with torch.no_grad():
+        next(model.backbone.parameters()).view(-1)[0] += 1e-3
+    assert digest(model.backbone) != first
+
+
+def test_the_key_changes_with_whatever_changes_the_features() -> None:
+    base = ("pixels", "weights", [-1], 1, "32-true")
+    others = [
+        ("other pixels", *base[1:]),
+        (base[0], "other weights", *base[2:]),
+        (*base[:2], [-2], *base[3:]),
+        (*base[:2], [-2, -1], *base[3:]),
+        (*base[:3], 2, base[4]),
+        (*base[:4], "bf16-mixed"),
+    ]
+    keys = [features_key(*arguments) for arguments in (base, *others)]  # type: ignore[arg-type]
+    assert len(set(keys)) == len(keys)
+    assert features_key(*base) == keys[0]
+    assert features_key(*base[:2], [-1, -2], 1, "32-true") == features_key(*base[:2], [-2, -1], 1, "32-true")
+
+
+def test_data_size_and_fit_have_files_of_their_own(
+    configured: Callable[..., Config], lanes_of: Callable[[Config], Lanes], model: PrototypeModel, tmp_path: Path
+) -> None:
+    changes = [
+        {},
+        {"data.images_per_class": 7},
+        {"data.classes": 4},
+        {"data.seed": 1},
+        {"data.background_cue": 1.0},
+        {"data.image_size": 32},
+        {"data.fit": "crop"},
+    ]
+    seen: set[Path] = set()
+    for change in changes:
+        lanes = lanes_of(configured(change))
+        lanes.shared_backbone = digest(model.backbone)
+        lanes.source("train", model)
+        found = set((tmp_path / "cache").glob("*-features.npy"))
+        assert len(found) == len(seen) + 1, f"{change} reads the features of another configuration"
+        seen = found
+
+
+def test_the_held_out_pictures_share_the_files_of_train(
+    configured: Callable[..., Config], lanes_of: Callable[[Config], Lanes], model: PrototypeModel, tmp_path: Path
+) -> None:
+    for split, seed in itertools.product(("train", "validation"), (0, 1)):
+        lanes = lanes_of(configured({"data.validation_seed": seed}))
+        lanes.shared_backbone = digest(model.backbone)
+        source = lanes.source(split, model)  # type: ignore[arg-type]
+        images = torch.stack([lanes.dataset(split)[row].image.as_subclass(Tensor) for row in range(len(source))])  # type: ignore[arg-type]
+        (batch,) = source.batches(in_order(len(source), 20))
+        assert batch.features is not None
+        with torch.no_grad():
+            assert_close(batch.features, model.backbone(images), rtol=1e-4, atol=1e-5)
+    files = list((tmp_path / "cache").glob("*-features.npy"))
+    assert len(files) == 1
+    assert np.load(files[0], mmap_mode="r").shape[:2] == (18, 1)

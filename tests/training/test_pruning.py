@@ -1,0 +1,137 @@
+"""Pruning: the foreground share of each prototype against a slow loop, and what may be removed by it (decision 7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.testing import assert_close
+
+from dapl.models.contract import PrototypeModel
+from dapl.training.pruning import foreground_shares, prune
+from dapl.training.sources import Batch, in_order
+
+N, CLASSES, GROUPS, WIDTH, GRID, SIZE = 11, 3, 2, 5, 4, 32
+CELL = SIZE // GRID
+
+
+@pytest.fixture
+def drawn(patches: Callable) -> tuple[PrototypeModel, Tensor, Tensor, Tensor]:
+    """A model, features, labels and pixel masks: a blob somewhere in each picture."""
+    generator = torch.Generator().manual_seed(2)
+    model = patches(CLASSES, GROUPS, WIDTH)
+    with torch.no_grad():
+        model.prototypes.vectors.copy_(torch.rand(model.prototypes.vectors.shape, generator=generator))
+    features = torch.rand(N, GROUPS * WIDTH, GRID, GRID, generator=generator)
+    masks = torch.zeros(N, SIZE, SIZE, dtype=torch.uint8)
+    for mask, (top, left, height, width) in zip(
+        masks, torch.randint(3, 20, (N, 4), generator=generator).tolist(), strict=True
+    ):
+        mask[top : top + height, left : left + width] = 1
+    return model, features, torch.arange(N) % CLASSES, masks
+
+
+def batched(features: Tensor, labels: Tensor, batch_size: int = 4) -> Iterator[Batch]:
+    for rows in in_order(len(features), batch_size):
+        yield Batch(rows, labels[rows], features=features[rows])
+
+
+def slow_share(features: Tensor, vector: Tensor, mask: Tensor, bias_of: str) -> float:
+    """1 − B of one prototype on one picture. features: D×H×W of its head."""
+    activation = [[0.0] * GRID for _ in range(GRID)]
+    for row in range(GRID):
+        for column in range(GRID):
+            distance = sum((float(z) - float(p)) ** 2 for z, p in zip(features[:, row, column], vector, strict=True))
+            activation[row][column] = math.log((distance + 1) / (distance + 1e-4))
+    if bias_of == "map":
+        background = total = 0.0
+        for row in range(GRID):
+            for column in range(GRID):
+                cell = mask[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+                background += (1 - float(cell.float().mean())) * activation[row][column]
+                total += activation[row][column]
+        return 1 - background / total
+    small = torch.tensor(activation, dtype=torch.double)[None, None]
+    pixels = F.interpolate(small, size=(SIZE, SIZE), mode="bicubic", align_corners=False)[0, 0].numpy()
+    region = pixels >= np.percentile(pixels, 95)
+    return float(mask.numpy()[region].mean())
+
+
+@pytest.mark.parametrize("bias_of", ["region", "map"])
+@pytest.mark.parametrize("batch_size", [1, 4, N])
+def test_shares_are_those_of_a_slow_loop(drawn: tuple, fabric: Fabric, bias_of: str, batch_size: int) -> None:
+    model, features, labels, masks = drawn
+    shares = foreground_shares(model, batched(features, labels, batch_size), lambda i: masks[i], fabric, bias_of)
+    for j, vector in enumerate(model.prototypes.vectors.detach()):
+        label, head = divmod(j, GROUPS)
+        on_pictures = [
+            slow_share(features[image, head * WIDTH : (head + 1) * WIDTH], vector, masks[image], bias_of)
+            for image in range(N)
+            if labels[image] == label
+        ]
+        assert float(shares[j]) == pytest.approx(np.mean(on_pictures), abs=1e-5)
+
+
+def test_the_percentile_bounds_the_region(drawn: tuple, fabric: Fabric) -> None:
+    model, features, labels, masks = drawn
+    narrow, wide = (
+        foreground_shares(model, batched(features, labels), lambda i: masks[i], fabric, "region", percentile)
+        for percentile in (95.0, 1.0)
+    )
+    mean = torch.stack([masks[labels == label].float().mean() for label in range(CLASSES)])
+    assert_close(wide, mean.repeat_interleave(GROUPS), rtol=0, atol=0.02)  # nearly the whole picture
+    assert (narrow - wide).abs().max() > 0.05
+
+
+def test_a_class_without_pictures_has_no_evidence(drawn: tuple, fabric: Fabric) -> None:
+    model, features, _, masks = drawn
+    labels = torch.arange(N) % 2
+    shares = foreground_shares(model, batched(features, labels), lambda i: masks[i], fabric)
+    assert shares.isnan().tolist() == [False] * 4 + [True] * 2
+    prune(model, shares, 1.0)
+    assert model.prototypes.kept[4:].all()
+
+
+def test_below_the_threshold_is_removed_and_indices_stay(patches: Callable) -> None:
+    model = patches(2, 3, 4)
+    vectors, membership = model.prototypes.vectors.detach().clone(), model.prototypes.membership.clone()
+    removed = prune(model, torch.tensor([0.1, 0.3, 0.9, 0.29, 0.31, math.nan]), 0.3)
+    assert removed.tolist() == [True, False, False, True, False, False]  # 0.3 itself is not below
+    assert model.prototypes.kept.tolist() == (~removed).tolist()
+    assert torch.equal(model.prototypes.vectors, vectors)
+    assert torch.equal(model.prototypes.membership, membership)
+
+
+def test_a_class_never_loses_its_last_prototype(patches: Callable) -> None:
+    model = patches(2, 3, 4)
+    removed = prune(model, torch.tensor([0.1, 0.25, 0.2, 0.0, 0.0, 0.0]), 0.3)
+    assert model.prototypes.kept.tolist() == [False, True, False, True, False, False]  # its best one stays
+    assert removed.tolist() == [True, False, True, False, True, True]
+
+
+def test_pruning_twice_removes_only_what_is_left(patches: Callable) -> None:
+    model = patches(2, 3, 4)
+    prune(model, torch.tensor([0.9, 0.1, 0.9, 0.9, 0.1, 0.1]), 0.3)
+    # the best share of class 0 now is that of a prototype which is gone already: it must not come back
+    removed = prune(model, torch.tensor([0.1, 0.2, 0.05, 0.1, 0.9, 0.9]), 0.3)
+    assert removed.tolist() == [False, False, True, False, False, False]
+    assert model.prototypes.kept.tolist() == [True, False, False, True, False, False]
+
+
+@torch.no_grad()
+def test_removed_prototypes_do_not_reach_the_logits(model: PrototypeModel) -> None:
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    before = model(images)
+    prune(model, torch.tensor([0.1, 0.9, 0.9, 0.9, 0.9, 0.9]), 0.3)
+    model.prototypes.vectors[0] = 100.0
+    after = model(images)
+    contribution = before.scores[:, :1] * model.parts()["classifier"].weight[0, 0]
+    assert_close(after.logits[:, :1], before.logits[:, :1] - contribution)
+    assert torch.equal(after.logits[:, 1:], before.logits[:, 1:])
+    assert torch.equal(after.scores[:, 1:], before.scores[:, 1:])

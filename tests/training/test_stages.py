@@ -1,0 +1,306 @@
+"""Stages: who learns and how fast, the last layer on cached scores, and what happens when a loss is not finite."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.testing import assert_close
+
+from dapl import losses
+from dapl.cli import main
+from dapl.config import Config, FitStage, JointStage, LastLayerStage, WarmUpStage, dump_config
+from dapl.errors import DaplError
+from dapl.load import load_run
+from dapl.models.build import build_model
+from dapl.models.contract import PrototypeModel
+from dapl.seeds import derive_seed
+from dapl.training.checkpoint import load_checkpoint
+from dapl.training.lanes import Lanes
+from dapl.training.objective import Objective
+from dapl.training.sources import Batch, Source, in_order, shuffled
+from dapl.training.stages import FitEpoch, Terms, all_scores, last_layer, make_optimizer, rate_factor
+
+
+def fit(
+    model: PrototypeModel,
+    config: Config,
+    stage: WarmUpStage | JointStage,
+    source: Source,
+    fabric: Fabric,
+    position: Sequence[int] = (0, 0),
+) -> list[Terms]:
+    """The epochs of a stage, as the trainer runs them; the terms of each step."""
+    optimizer = make_optimizer(model, stage)
+    objective = Objective(model, config.loss)
+    wrapped, stepping = fabric.setup(objective, optimizer)
+    terms: list[Terms] = []
+    for index in range(stage.epochs):
+        epoch = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, position, index)
+        terms += [found for _, found in epoch.steps()]
+    return terms
+
+
+# --- learning rates -------------------------------------------------------------------------------------------------
+
+
+def test_constant_rates() -> None:
+    stage = FitStage(epochs=4, decay="constant")
+    assert [rate_factor(stage, epoch, epoch / 4) for epoch in range(4)] == [1.0] * 4
+
+
+def test_step_rates() -> None:
+    stage = FitStage(epochs=7, decay="step", decay_epochs=3, decay_factor=0.5)
+    assert [rate_factor(stage, epoch, 0.9) for epoch in range(7)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
+
+
+def test_cosine_rates() -> None:
+    stage = FitStage(decay="cosine")
+    half = math.sqrt(2) / 2
+    expected = [1.0, (1 + half) / 2, 0.5, (1 - half) / 2]
+    assert [rate_factor(stage, 0, progress) for progress in (0, 0.25, 0.5, 0.75)] == pytest.approx(expected)
+
+
+def test_each_step_is_taken_at_its_own_rate(
+    model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric
+) -> None:
+    stage = WarmUpStage(epochs=2, batch_size=5, decay="cosine", learning_rates={"addon": 0.01, "prototypes": 0.1})
+    optimizer = make_optimizer(model, stage)
+    objective = Objective(model, config.loss)
+    wrapped, stepping = fabric.setup(objective, optimizer)
+    seen = []
+    for index in range(2):
+        source = lanes.source("train", model)
+        epoch = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), index)
+        assert len(epoch) == 3  # 15 pictures
+        for _ in epoch.steps():
+            seen.append([group["lr"] for group in optimizer.param_groups])
+    factors = [0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
+    assert seen == [pytest.approx([0.01 * factor, 0.1 * factor]) for factor in factors]
+
+
+# --- who learns -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "learning"),
+    [
+        (WarmUpStage(epochs=1, batch_size=8), {"addon", "attention", "prototypes"}),
+        (JointStage(epochs=1, batch_size=8), {"backbone", "addon", "attention", "prototypes"}),
+        (WarmUpStage(epochs=1, batch_size=8, learning_rates={"addon": 0.0, "prototypes": 1e-3}), {"prototypes"}),
+        (WarmUpStage(epochs=1, batch_size=8, learning_rates={"classifier": 1e-3}), {"classifier"}),
+    ],
+    ids=["warm-up", "joint", "a rate of 0", "classifier"],
+)
+def test_parts_with_a_rate_move_and_others_do_not(
+    configured: Callable[..., Config], lanes: Lanes, fabric: Fabric, stage: Any, learning: set[str]
+) -> None:
+    config = configured({"model.backbone.stages": [-1]})  # so that no block of the backbone goes unused
+    model = build_model(config.model, 3)
+    before = {name: copy.deepcopy(part.state_dict()) for name, part in model.parts().items()}
+    fit(model, config, stage, lanes.pictures("train"), fabric)
+    for name, part in model.parts().items():
+        trained = dict(part.named_parameters())
+        for entry, tensor in part.state_dict().items():
+            if entry in trained and name in learning:
+                assert not torch.equal(tensor, before[name][entry]), f"{name}.{entry} did not move"
+            else:  # batch-norm statistics too: they are kept by default
+                assert torch.equal(tensor, before[name][entry]), f"{name}.{entry} moved"
+
+
+def test_statistics_move_where_they_are_not_kept(
+    configured: Callable[..., Config], model: PrototypeModel, lanes: Lanes, fabric: Fabric
+) -> None:
+    model.backbone.freeze_statistics = False
+    name = next(name for name in model.backbone.state_dict() if name.endswith("running_mean"))
+    before = model.backbone.state_dict()[name].clone()
+    fit(model, configured(), JointStage(epochs=1, batch_size=8), lanes.pictures("train"), fabric)
+    assert not torch.equal(model.backbone.state_dict()[name], before)
+
+
+def test_weight_decay_pulls_a_part_to_zero(model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric) -> None:
+    norms = []
+    for decay in (0.0, 100.0):
+        trained = copy.deepcopy(model)
+        stage = WarmUpStage(epochs=2, batch_size=8, weight_decay={"addon": decay})
+        fit(trained, config, stage, lanes.source("train", model), fabric)
+        norms.append(trained.parts()["addon"][0].weight.norm().item())  # type: ignore[index]
+    assert norms[1] < norms[0]
+
+
+def test_a_part_that_the_system_lacks_is_refused(patches: Callable) -> None:
+    with pytest.raises(DaplError, match="warm_up gives a learning rate to 'addon'"):
+        make_optimizer(patches(2, 2, 4), WarmUpStage())
+
+
+def test_a_step_resumed_in_the_middle_of_an_epoch_is_the_same(
+    model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric
+) -> None:
+    stage = WarmUpStage(epochs=1, batch_size=4, augment="flip")
+    source = lanes.source("train", model, "flip")
+    whole, cut = copy.deepcopy(model), copy.deepcopy(model)
+    terms = fit(whole, config, stage, source, fabric)
+    optimizer, objective = make_optimizer(cut, stage), Objective(cut, config.loss)
+    wrapped, stepping = fabric.setup(objective, optimizer)
+
+    def epoch() -> FitEpoch:
+        return FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 0)
+
+    steps = epoch().steps()
+    first = [next(steps)[1], next(steps)[1]]
+    torch.manual_seed(999)  # what happens to the global generator in between is nothing to it
+    assert first + [found for _, found in epoch().steps(2)] == terms
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, cut.state_dict()[name]), name
+
+
+# --- the last layer -------------------------------------------------------------------------------------------------
+
+
+def slow_last_layer(model: PrototypeModel, lanes: Lanes, stage: LastLayerStage, position: Sequence[int]) -> None:
+    """The same steps over pictures: the whole network at each."""
+    dataset = lanes.dataset("train")
+    weight = model.parts()["classifier"].weight
+    model.requires_grad_(False)
+    weight.requires_grad_(True)  # type: ignore[union-attr]
+    optimizer = torch.optim.Adam([weight], lr=stage.learning_rate)  # type: ignore[list-item]
+    for epoch in range(stage.epochs):
+        for rows in shuffled(len(dataset), stage.batch_size, derive_seed(*position, epoch, "order")):
+            images = torch.stack([dataset[int(row)].image.as_subclass(Tensor) for row in rows])
+            logits = model(images).logits
+            labels = torch.tensor([dataset.labels[int(row)] for row in rows])
+            loss = torch.nn.functional.cross_entropy(logits, labels) + stage.l1 * weight.abs().sum()  # type: ignore
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def test_cached_scores_give_the_weights_of_a_run_over_pictures(
+    model: PrototypeModel, lanes: Lanes, fabric: Fabric
+) -> None:
+    model.prototypes.kept[1] = False
+    stage = LastLayerStage(epochs=3, batch_size=6, learning_rate=0.01, l1=1e-3)
+    slow = copy.deepcopy(model)
+    slow_last_layer(slow, lanes, stage, (0, 4))
+    source = lanes.source("train", model)
+    scores = all_scores(model, source, in_order(len(source), 4), fabric, lambda count: None)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    epochs: list[Terms] = []
+    last_layer(model, scores, source.labels, stage, (0, 4), lambda epoch, means: epochs.append(means))
+    assert_close(model.parts()["classifier"].weight, slow.parts()["classifier"].weight, rtol=0, atol=1e-5)
+    assert (model.parts()["classifier"].weight - 1).abs().max() > 0.01, "nothing was learned"
+    assert len(epochs) == 3
+    assert epochs[-1]["cross_entropy"] < epochs[0]["cross_entropy"]
+    for name, tensor in model.state_dict().items():
+        assert name == "classifier.weight" or torch.equal(tensor, before[name]), name
+
+
+def test_the_means_of_an_epoch_are_over_pictures(model: PrototypeModel) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.rand(7, 6, generator=generator), torch.arange(7) % 3
+    logits = model.classify(scores).detach()
+    means: list[Terms] = []
+    stage = LastLayerStage(epochs=1, batch_size=3, learning_rate=1e-12)  # 3 + 3 + 1 rows
+    last_layer(model, scores, labels, stage, (0, 0), lambda epoch, terms: means.append(terms))
+    assert means[0]["cross_entropy"] == pytest.approx(losses.cross_entropy(logits, labels).item(), rel=1e-6)
+    assert means[0]["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+
+
+def test_l1_shrinks_the_weights(model: PrototypeModel) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.rand(30, 6, generator=generator), torch.arange(30) % 3
+    sums = []
+    for penalty in (0.0, 0.1, 1.0):
+        trained = copy.deepcopy(model)
+        stage = LastLayerStage(epochs=20, batch_size=10, learning_rate=0.01, l1=penalty)
+        last_layer(trained, scores, labels, stage, (0, 0), lambda epoch, terms: None)
+        sums.append(trained.parts()["classifier"].weight.abs().sum().item())  # type: ignore[union-attr]
+    assert sums[2] < sums[1] < sums[0]
+
+
+def test_a_last_layer_that_is_not_finite_says_so(model: PrototypeModel) -> None:
+    scores = torch.full((4, 6), math.nan)
+    with pytest.raises(DaplError, match="last_layer, epoch 1: the loss is not finite"):
+        last_layer(model, scores, torch.tensor([0, 1, 2, 0]), LastLayerStage(), (0, 0), lambda epoch, terms: None)
+
+
+# --- a loss that is not finite --------------------------------------------------------------------------------------
+
+
+class Poisoned:
+    """A source whose second batch is broken."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.labels = source, source.labels
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
+        for number, batch in enumerate(self.source.batches(order, seed)):
+            if number == 1:
+                assert batch.features is not None
+                batch.features[0, 0, 0, 0] = math.nan
+            yield batch
+
+
+def test_the_message_names_stage_epoch_step_and_terms(
+    model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric
+) -> None:
+    stage = WarmUpStage(epochs=3, batch_size=5)
+    optimizer, objective = make_optimizer(model, stage), Objective(model, config.loss)
+    wrapped, stepping = fabric.setup(objective, optimizer)
+    source = Poisoned(lanes.source("train", model))
+    steps = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 1).steps()
+    next(steps)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(DaplError, match=r"warm_up, epoch 2, step 2: .* not finite \(total, cross_entropy"):
+        next(steps)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), f"{name} was touched by the broken step"
+
+
+def write(config: Config, path: Path) -> Path:
+    path.write_text(dump_config(config))
+    return path
+
+
+@pytest.mark.parametrize("batch_size", [5, 15], ids=["in the middle of an epoch", "at the end of an epoch"])
+def test_the_last_good_checkpoint_survives(
+    configured: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture, batch_size: int
+) -> None:
+    good = {"stage": "warm_up", "epochs": 2, "batch_size": 5}
+    bad = {
+        "stage": "joint",
+        "epochs": 2,
+        "batch_size": batch_size,
+        "learning_rates": dict.fromkeys(("addon", "attention", "prototypes"), 1e30),
+    }
+    whole = write(configured({"schedule": [good]}), tmp_path / "good.yaml")
+    broken = write(configured({"schedule": [good, bad]}), tmp_path / "bad.yaml")
+    assert main(["train", str(whole), "--out", str(tmp_path / "good")]) == 0
+    assert main(["train", str(broken), "--out", str(tmp_path / "bad")]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("dapl: joint, epoch 1")
+    assert "not finite" in message
+    assert "cross_entropy" in message
+    for name in ("last", "best"):
+        expected, found = (
+            load_checkpoint(tmp_path / run / "checkpoints" / f"{name}.safetensors") for run in ("good", "bad")
+        )
+        assert found.position == expected.position
+        assert expected.model.keys() == found.model.keys()
+        for key, tensor in expected.model.items():
+            assert torch.equal(tensor, found.model[key]), key
+    load_run(tmp_path / "bad", "last")
+    lines = (tmp_path / "bad" / "metrics.jsonl").read_text()
+    assert "NaN" not in lines
+    assert yaml.safe_load((tmp_path / "bad" / "config.yaml").read_text())["schedule"][1]["stage"] == "joint"

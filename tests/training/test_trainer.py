@@ -1,0 +1,532 @@
+"""A whole run: what it leaves behind, and that it can be killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from PIL import Image
+from torch.testing import assert_close
+
+from dapl.cli import main
+from dapl.config import Config, dump_config, load_config
+from dapl.data.build import build_splits
+from dapl.errors import DaplError
+from dapl.load import load_run
+from dapl.run import Run
+from dapl.training import trainer
+from dapl.training.checkpoint import load_checkpoint
+from dapl.training.lanes import Lanes
+from dapl.training.trainer import train
+
+SCHEDULE: list[dict[str, Any]] = [
+    {"stage": "warm_up", "epochs": 2, "batch_size": 8, "augment": "flip"},
+    {"stage": "joint", "epochs": 2, "batch_size": 8, "augment": "affine"},
+    {"stage": "project"},
+    {"stage": "last_layer", "epochs": 3},
+    {"stage": "prune", "threshold": 0.2},
+    {"stage": "last_layer", "epochs": 2},
+]
+WHOLE = {"schedule": SCHEDULE, "loss.foreground.weight": 1.0, "runtime.checkpoint_steps": 1}
+
+
+def lines_of(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+
+
+def without_clock(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k not in ("seconds", "pictures_per_second")} for line in lines]
+
+
+def assert_same_run(found: Run, expected: Run) -> None:
+    """Every tensor bit for bit, and all that is said of them."""
+    for name in ("last", "best"):
+        one, other = load_checkpoint(getattr(found, name)), load_checkpoint(getattr(expected, name))
+        assert one.position == other.position
+        assert one.facts == other.facts
+        for part in ("model", "optimizer"):
+            tensors, wanted = getattr(one, part), getattr(other, part)
+            assert tensors.keys() == wanted.keys()
+            for key, tensor in tensors.items():
+                assert torch.equal(tensor, wanted[key]), f"{name}: {part} {key}"
+    assert without_clock(lines_of(found)) == without_clock(lines_of(expected))
+    assert found.prototypes_file.read_bytes() == expected.prototypes_file.read_bytes()
+
+
+# --- a whole run ----------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_run(configured: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    config, run = configured(WHOLE), Run(tmp_path / "run")
+    path = tmp_path / "tiny.yaml"
+    path.write_text(dump_config(config))
+    assert main(["train", str(path), "--out", str(run.folder)]) == 0
+    said = capsys.readouterr()
+    assert str(run.sheet_file) in said.out
+    assert "[6/6] last_layer" in said.err
+    check_files(run, config)
+    check_lines(lines_of(run))
+    check_prototypes(run, config)
+    check_best(run)
+
+
+def check_files(run: Run, config: Config) -> None:
+    assert run.config() == config
+    assert dump_config(run.config()) == run.config_file.read_text()
+    environment = json.loads((run.folder / "environment.json").read_text())
+    assert environment["seed"] == 0
+    assert environment["versions"]["torch"] == torch.__version__
+    data = json.loads(run.data_file.read_text())
+    assert data["classes"] == list(build_splits(config.data).train.classes) == run.class_names()
+    assert data["pictures"] == {"train": 15, "validation": 3, "test": 6}
+    assert len(data["parts"]) >= 8
+    with Image.open(run.sheet_file) as sheet:
+        sheet.load()
+        assert sheet.width > 200
+    evaluation = json.loads(run.evaluation_file.read_text())
+    assert "accuracy" in json.dumps(evaluation)
+    for which in ("best", "last"):
+        load_run(run.folder, which)  # type: ignore[arg-type]
+    assert not [path for path in run.folder.rglob("*") if path.suffix in (".tmp", ".pkl", ".pt", ".pth", ".ckpt")]
+
+
+def check_lines(lines: list[dict[str, Any]]) -> None:
+    shape = [(line["event"], line["stage"], line["name"], line.get("epoch")) for line in lines]
+    expected: list[tuple[str, int, str, int | None]] = []
+    for number, stage in enumerate(SCHEDULE):
+        expected += [("epoch", number, stage["stage"], epoch) for epoch in range(stage.get("epochs", 0))]
+        expected.append(("stage", number, stage["stage"], None))
+    assert shape == expected
+    for line in lines:
+        if line["event"] == "epoch":
+            assert {"cross_entropy", "accuracy"} <= line["train"].keys()
+            assert line["validation"].keys() == {"accuracy", "cross_entropy"}
+            assert line["name"] == "last_layer" or {"cluster", "separation", "contrast", "foreground", "total"} <= set(
+                line["train"]
+            )
+        else:
+            assert line["seconds"] >= 0
+    by_name = {line["name"]: line for line in lines if line["event"] == "stage"}
+    assert by_name["project"]["ungrounded"] >= 0
+    assert by_name["prune"]["removed"] >= 0
+    for name in ("project", "prune"):
+        assert by_name[name]["validation"].keys() == {"accuracy", "cross_entropy"}
+
+
+def check_prototypes(run: Run, config: Config) -> None:
+    """What prototypes.json says is true of the model that was saved."""
+    loaded = load_run(run.folder)
+    train_split = build_splits(config.data).train
+    content = json.loads(run.prototypes_file.read_text())
+    assert content["image_size"] == [64, 64]
+    rows = content["prototypes"]
+    assert len(rows) == 6
+    for j, row in enumerate(rows):
+        assert row["index"] == j
+        assert row["head"] == j % 2
+        assert row["classes"] == [train_split.classes[j // 2]]
+        assert row["kept"] == bool(loaded.model.prototypes.kept[j])
+        assert (row["reason"] is None) == row["kept"]
+        assert row["distance"] >= 0
+        assert 0 <= row["region_foreground"] <= 1
+        assert row["kept"] or row["region_foreground"] < 0.2
+        assert row["grounded"] == (row["foreground_share"] > 0.5)
+        left, top, right, bottom = row["box"]
+        assert 0 <= left < right <= 64
+        assert 0 <= top < bottom <= 64
+        sample = train_split[train_split.names.index(row["image"])]
+        assert sample.label == j // 2
+        with torch.no_grad():
+            embedding = loaded.model.embed(loaded.model.backbone(sample.image.unsqueeze(0)))
+        patch = embedding[0, j % 2, :, row["location"][0], row["location"][1]]
+        assert_close(loaded.model.prototypes.vectors[j], patch, rtol=0, atol=1e-5)
+
+
+def check_best(run: Run) -> None:
+    best = load_checkpoint(run.best)
+    assert best.position.stage >= 4  # of the stages since the last change of prototypes
+    assert best.optimizer == {}
+
+
+def test_best_is_reset_when_prototypes_change_for_good(configured: Callable[..., Config], tmp_path: Path) -> None:
+    """Before projection the accuracy may well be higher, but those prototypes are not patches of any picture."""
+    seen: dict[str, list[Any]] = {}
+    save_best = trainer.Trainer._save_best
+
+    def noted(self: trainer.Trainer, state: dict[str, torch.Tensor]) -> None:
+        # as if nothing could ever be better than what was best before projection
+        save_best(self, state)
+        stage = self.config.schedule[self.position.stage].stage
+        seen.setdefault(stage, []).append(self.best)
+        if stage in ("warm_up", "joint"):
+            self.best = [2.0, 0.0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_save_best", noted)
+        run = train(configured(WHOLE), tmp_path / "run", quiet=True)
+    best = load_checkpoint(run.best)
+    assert best.facts["best"][0] <= 1.0
+    assert best.facts["prototypes"][0]["image"] is not None
+    assert best.facts["prototypes"][0]["region_foreground"] is not None
+    assert {"warm_up", "project", "prune"} <= seen.keys()
+
+
+def test_the_best_epoch_is_kept_not_the_last(configured: Callable[..., Config], tmp_path: Path) -> None:
+    run = train(configured(UP_AND_DOWN), tmp_path / "run", quiet=True)
+    scores = [
+        [line["validation"]["accuracy"], -line["validation"]["cross_entropy"]]
+        for line in lines_of(run)
+        if line["event"] == "epoch"
+    ]
+    assert 0 < scores.index(max(scores)) < 3, "choose another seed for this test"
+    assert load_checkpoint(run.best).position.epoch == scores.index(max(scores))
+    assert load_checkpoint(run.best).facts["best"] == max(scores)
+    vectors = [load_checkpoint(path).model["prototypes.vectors"] for path in (run.best, run.last)]
+    assert not torch.equal(*vectors)
+
+
+def test_a_schedule_without_masks_or_projection(configured: Callable[..., Config], tmp_path: Path) -> None:
+    """A stage alone is a schedule too; what was never projected says so."""
+    path = tmp_path / "short.yaml"
+    path.write_text(dump_config(configured({"schedule": [{"stage": "last_layer", "epochs": 2}]})))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    run = Run(tmp_path / "run")
+    assert all(row["image"] is None and row["kept"] for row in run.read_prototypes())
+
+
+def test_the_same_seed_gives_the_same_run(configured: Callable[..., Config], tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    first = train(configured(WHOLE), tmp_path / "first", quiet=True)
+    torch.manual_seed(2)
+    second = train(configured(WHOLE), tmp_path / "second", quiet=True)
+    assert_same_run(second, first)
+    other = train(configured(WHOLE | {"seed": 1}), tmp_path / "other", quiet=True)
+    assert without_clock(lines_of(other)) != without_clock(lines_of(first))
+
+
+def test_caches_do_not_change_a_run(configured: Callable[..., Config], tmp_path: Path) -> None:
+    """To rounding: a batch of another cut is added up in another order."""
+    cached = train(configured(WHOLE), tmp_path / "cached", quiet=True)
+    off = {"cache.pixels": False, "cache.features": False}
+    bare = train(configured(WHOLE | off), tmp_path / "bare", quiet=True)
+    for one, other in zip(lines_of(bare)[:2], lines_of(cached)[:2], strict=True):
+        assert one["train"] == pytest.approx(other["train"], rel=1e-3)
+        assert one["validation"] == pytest.approx(other["validation"], rel=1e-3)
+
+
+# --- killed and resumed ---------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it on its way out."""
+
+
+def kill_before(write: int | None, run: Run, patch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The process ends before the given write (counted from 0) to the run; returns how many there were."""
+    count = 0
+    replace, log = os.replace, Run.log
+
+    def counted() -> None:
+        nonlocal count
+        if count == write:
+            raise Killed
+        count += 1
+
+    def replaced(source: Any, target: Any) -> None:
+        if run.folder in Path(target).parents:
+            counted()
+        replace(source, target)
+
+    def logged(self: Run, entry: dict[str, Any]) -> None:
+        counted()
+        log(self, entry)
+
+    patch.setattr(os, "replace", replaced)
+    patch.setattr(Run, "log", logged)
+    return lambda: count
+
+
+UP_AND_DOWN: dict[str, Any] = {
+    # a rate that is far too high, and no checkpoint within an epoch
+    "seed": 3,
+    "schedule": [
+        {
+            "stage": "warm_up",
+            "epochs": 4,
+            "batch_size": 5,
+            "learning_rates": {"addon": 0.1, "attention": 0.1, "prototypes": 0.1},
+        }
+    ],
+}
+CRASHED: dict[str, Any] = {
+    "data.classes": 2,
+    "schedule": [
+        {"stage": "warm_up", "epochs": 2, "batch_size": 8, "augment": "flip"},
+        {"stage": "joint", "epochs": 1, "batch_size": 5, "augment": "affine"},
+        {"stage": "project"},
+        {"stage": "last_layer", "epochs": 2},
+        {"stage": "prune", "threshold": 0.9},
+    ],
+    "runtime.checkpoint_steps": 1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [CRASHED, UP_AND_DOWN], ids=["all stages", "its best is not its last"])
+def test_a_run_that_ends_before_any_of_its_writes_is_resumed_to_the_same_end(
+    configured: Callable[..., Config], tmp_path: Path, overrides: dict[str, Any]
+) -> None:
+    config = configured(overrides)
+    with pytest.MonkeyPatch.context() as patch:
+        count = kill_before(None, Run(tmp_path / "whole"), patch)
+        whole = train(config, tmp_path / "whole", quiet=True)
+        writes = count()
+    assert writes > 15
+    # the first two are config.yaml and environment.json: before them there is no run
+    for write in range(2, writes):
+        run = Run(tmp_path / "killed")
+        with pytest.MonkeyPatch.context() as patch:
+            kill_before(write, run, patch)
+            with pytest.raises(Killed):
+                train(config, run.folder, quiet=True)
+        train(run.config(), run.folder, resume=True, quiet=True)
+        assert_same_run(run, whole)
+        shutil.rmtree(run.folder)
+
+
+def test_a_resumed_stage_reads_its_data_in_the_same_lane(
+    configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures instead of features would do, but not to the last bit: batches are cut differently."""
+    config, used = configured(CRASHED), []
+    source, pictures = Lanes.source, Lanes.pictures
+
+    def noted(method: Callable, name: str) -> Callable:
+        def call(self: Lanes, split: Any, *arguments: Any) -> Any:
+            used.append((name, split))
+            return method(self, split, *arguments)
+
+        return call
+
+    run = Run(tmp_path / "killed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_project", kill)
+        with pytest.raises(Killed):
+            train(config, run.folder, quiet=True)
+    monkeypatch.setattr(Lanes, "source", noted(source, "features"))
+    monkeypatch.setattr(Lanes, "pictures", noted(pictures, "pictures"))
+    train(config, run.folder, resume=True, quiet=True)
+    resumed = used.copy()
+    used.clear()
+    train(config, tmp_path / "whole", quiet=True)
+    assert len(resumed) > 3
+    assert used[-len(resumed) :] == resumed
+
+
+def kill(*arguments: Any) -> None:
+    raise Killed
+
+
+def test_a_line_cut_short_is_forgotten(configured: Callable[..., Config], tmp_path: Path) -> None:
+    config = configured(CRASHED)
+    whole = train(config, tmp_path / "whole", quiet=True)
+    run = Run(tmp_path / "killed")
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before(16, run, patch)
+        with pytest.raises(Killed):
+            train(config, run.folder, quiet=True)
+    with run.metrics_file.open("a") as file:
+        file.write('{"event": "epoch", "stage": 0, "na')
+    train(config, run.folder, resume=True, quiet=True)
+    assert_same_run(run, whole)
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "dapl", "train", *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(*arguments: str) -> None:
+    process = start(*arguments)
+    try:
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+
+
+def kill_when(process: subprocess.Popen, reached: Callable[[], bool]) -> None:
+    """SIGKILL at the first moment that ``reached`` is seen to be true."""
+    deadline = time.monotonic() + 120
+    try:
+        while not reached():
+            assert process.poll() is None, f"ended before that moment: {process.stderr.read()}"  # type: ignore
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+
+
+def logged(run: Run, name: str, event: str, at_least: int = 1) -> bool:
+    return sum(line["name"] == name and line["event"] == event for line in run.logged()) >= at_least
+
+
+@pytest.mark.slow
+def test_kill_minus_nine_at_several_moments_ends_in_the_same_weights(
+    configured: Callable[..., Config], tmp_path: Path
+) -> None:
+    schedule = [
+        {"stage": "warm_up", "epochs": 3, "batch_size": 4, "augment": "flip"},
+        {"stage": "joint", "epochs": 2, "batch_size": 4, "augment": "affine"},
+        {"stage": "project"},
+        {"stage": "last_layer", "epochs": 300},
+        {"stage": "prune", "threshold": 0.9},
+        {"stage": "last_layer", "epochs": 300},
+    ]
+    config = configured({"schedule": schedule, "runtime.checkpoint_steps": 1})
+    paths = {}
+    for name in ("whole", "killed"):
+        paths[name] = tmp_path / f"{name}.yaml"
+        cache = config.cache.model_copy(update={"folder": str(tmp_path / f"cache of {name}")})
+        paths[name].write_text(dump_config(config.model_copy(update={"cache": cache})))
+    whole, run = Run(tmp_path / "whole"), Run(tmp_path / "killed")
+    finish(str(paths["whole"]), "--out", str(whole.folder))
+    moments: list[Callable[[], bool]] = [
+        run.last.exists,  # the first checkpoint, in the middle of the first epoch
+        lambda: logged(run, "joint", "epoch"),
+        lambda: logged(run, "project", "stage"),
+        lambda: logged(run, "last_layer", "epoch", at_least=40),
+    ]
+    generator = random.Random(0)
+    arguments = [str(paths["killed"]), "--out", str(run.folder)]
+    for moment in moments:
+        process = start(*arguments)
+        kill_when(process, moment)
+        arguments = ["--resume", str(run.folder)]
+    half = run.last.with_name(".last.safetensors.1.tmp")  # as it is left where the kill meets a write
+    half.write_bytes(b"half of it")
+    # and once at a moment that nothing chose: after the imports, somewhere in the last stages or the evaluation
+    process = start(*arguments)
+    said = process.stderr.readline()  # type: ignore[union-attr]
+    assert said.startswith("resuming at stage 4")
+    time.sleep(generator.uniform(0, 0.5))
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    finish(*arguments)
+    assert not list(run.folder.rglob("*.tmp"))
+    assert_same_run(run, whole)
+    assert json.loads(run.evaluation_file.read_text()) == json.loads(whole.evaluation_file.read_text())
+
+
+# --- what cannot be resumed or started ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(configured: Callable[..., Config], tmp_path: Path) -> Iterator[Path]:
+    """The config of a run of one short stage."""
+    path = tmp_path / "short.yaml"
+    path.write_text(dump_config(configured({"schedule": [{"stage": "warm_up", "epochs": 1}]})))
+    return path
+
+
+def trained(config: Path, tmp_path: Path) -> Run:
+    return train(load_config(config), tmp_path / "run", quiet=True)
+
+
+def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
+    capsys.readouterr()
+    assert main(["train", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_an_existing_run_is_not_overwritten(short: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = trained(short, tmp_path).folder
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    said = refused(capsys, str(short), "--out", str(run))
+    assert f"{run}: holds a run already; `dapl train --resume {run}`" in said
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_of_something_else_is_not_taken(short: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "chapter.tex").write_text("dear to me")
+    assert "exists and is not a run" in refused(capsys, str(short), "--out", str(folder))
+    assert "exists and is not a run" in refused(capsys, str(short), "--out", str(folder / "chapter.tex"))
+    assert [path.name for path in folder.iterdir()] == ["chapter.tex"]
+
+
+def test_an_empty_folder_is_taken(short: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert trained(short, tmp_path).last.exists()
+
+
+def test_what_is_not_a_run_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        assert f"{folder}: not a run directory" in refused(capsys, "--resume", str(folder))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_finished_run_can_be_resumed_and_stays_as_it_is(short: Path, tmp_path: Path) -> None:
+    run = trained(short, tmp_path)
+    before, lines = run.last.read_bytes(), lines_of(run)
+    assert main(["train", "--resume", str(run.folder)]) == 0
+    assert run.last.read_bytes() == before
+    assert lines_of(run) == lines
+
+
+def test_only_where_and_how_it_runs_may_change(
+    short: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(short, tmp_path).folder
+    for field, value in (("model.head_dim", "8"), ("data.classes", "4"), ("seed", "1"), ("loss.cluster", "0")):
+        said = refused(capsys, "--resume", str(run), f"--{field}", value)
+        assert f"--{field}: a resumed run takes only fields of runtime and cache" in said
+    assert "leave CONFIG and --out away" in refused(capsys, str(short), "--resume", str(run))
+    assert "leave CONFIG and --out away" in refused(capsys, "--resume", str(run), "--out", str(tmp_path / "other"))
+    calls: list[tuple[Config, Path, bool]] = []
+    monkeypatch.setattr("dapl.cli._run", lambda *arguments: calls.append(arguments) or 0)
+    for words in (["--runtime.workers", "3"], ["--runtime.workers=3"], ["--devices", "3"]):
+        for line in (["--resume", str(run), *words], [*words, "--resume", str(run)]):
+            assert main(["train", *line]) == 0
+            config, out, resume = calls.pop()
+            assert (out, resume) == (run, True)
+            assert 3 in (config.runtime.workers, config.runtime.devices)
+
+
+def test_a_truncated_checkpoint_is_not_resumed(short: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = trained(short, tmp_path)
+    run.last.write_bytes(run.last.read_bytes()[:1000])
+    said = refused(capsys, "--resume", str(run.folder))
+    assert f"{run.last}: not a whole checkpoint" in said
+    assert run.last.stat().st_size == 1000
+
+
+def test_the_foreground_loss_wants_masks(
+    configured: Callable[..., Config], fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dapl.data.toybirds import ToyBirds
+
+    monkeypatch.setattr(ToyBirds, "has_masks", False)
+    with pytest.raises(DaplError, match=r"loss\.foreground\.weight: the data has no foreground masks"):
+        train(configured({"loss.foreground.weight": 1.0}), tmp_path / "run", quiet=True)

@@ -1,0 +1,176 @@
+"""Two processes on the CPU against one: the same losses step by step, the same projection, pruning and evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from torch.testing import assert_close
+
+from dapl.config import Config, dump_config
+from dapl.run import Run
+from dapl.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.slow
+
+# 24 pictures, of which 21 are trained on: an odd number, so that the shares of two processes are never the same.
+DATA = {"data.images_per_class": 8, "data.test_images_per_class": 3}
+# ImageNet weights: through random ones hardly a gradient comes back, and Adam makes the same of it whatever its size.
+# Its last stage but one: no parameter may wait for a gradient that never comes, so what is behind it must be cut off.
+BACKBONE = {"model.backbone": {"name": "tf_efficientnet_lite0", "stages": [-2], "weights": "package"}}
+LOSS = {"loss.foreground.weight": 1.0, "loss.spatial.weight": 0.5}
+FIRST: list[dict[str, Any]] = [
+    {"stage": "warm_up", "epochs": 2, "batch_size": 21, "augment": "flip"},
+    {"stage": "warm_up", "epochs": 2, "batch_size": 10},  # 10 + 10 + 1: a process is left without a picture
+    {"stage": "joint", "epochs": 3, "batch_size": 21, "augment": "affine"},
+]
+THEN: list[dict[str, Any]] = [
+    {"stage": "project"},
+    {"stage": "last_layer", "epochs": 5},
+    {"stage": "prune", "threshold": 0.4},
+    {"stage": "last_layer", "epochs": 5},
+]
+
+
+def dapl(*arguments: str) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def train_only(config: Path, out: Path, devices: int) -> Run:
+    """Without the evaluation that the command line has after it."""
+    code = (
+        "import sys; from pathlib import Path; from dapl.config import load_config;"
+        "from dapl.training.trainer import train;"
+        f"train(load_config(Path(sys.argv[1]), {{'runtime.devices': {devices}}}), Path(sys.argv[2]), quiet=True)"
+    )
+    dapl("-c", code, str(config), str(out))
+    return Run(out)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two devices")
+
+
+@pytest.fixture
+def runs(configured: Callable[..., Config], folder: Path) -> tuple[Run, Run]:
+    """The first stages in one process and in two, each with caches of its own; made once for all tests."""
+    made = []
+    for devices in (1, 2):
+        out = folder / f"{devices}"
+        if not out.exists():
+            path = folder / f"{devices}.yaml"
+            cache = {"cache.folder": str(folder / f"cache {devices}")}
+            path.write_text(dump_config(configured(DATA | BACKBONE | LOSS | cache | {"schedule": FIRST})))
+            train_only(path, out, devices)
+        made.append(Run(out))
+    return made[0], made[1]
+
+
+def epochs_of(run: Run) -> list[dict[str, Any]]:
+    return [entry for entry in run.logged() if entry["event"] == "epoch"]
+
+
+def test_losses_are_the_same_step_by_step(runs: tuple[Run, Run]) -> None:
+    one, two = (epochs_of(run) for run in runs)
+    assert len(one) == 7
+    for alone, together in zip(one, two, strict=True):
+        assert {"foreground", "spatial", "contrast"} < alone["train"].keys()
+        # Adam's first change of a weight has one size whatever the gradient, so rounding can turn one that is near 0
+        changed = alone["name"] == "joint" and alone["epoch"] > 0
+        expected = pytest.approx(alone["train"], rel=1e-3 if changed else 1e-5)
+        assert together["train"] == expected, f"stage {alone['stage']}, epoch {alone['epoch']}"
+    assert one[0]["train"]["total"] != pytest.approx(one[-1]["train"]["total"], rel=0.01), "nothing was learned"
+
+
+def test_the_same_weights_give_the_same_projection_pruning_and_evaluation(runs: tuple[Run, Run], folder: Path) -> None:
+    ends = []
+    for devices in (1, 2):
+        run = Run(folder / f"same weights {devices}")
+        shutil.copytree(runs[0].folder, run.folder)
+        config = yaml.safe_load(run.config_file.read_text())
+        config["schedule"] += THEN
+        run.config_file.write_text(yaml.safe_dump(config))
+        dapl("-m", "dapl", "train", "--resume", str(run.folder), "--devices", f"{devices}", "--accelerator", "cpu")
+        ends.append(run)
+    one, two = ends
+    compare_prototypes(one, two)
+    compare_weights(one, two)
+    compare_evaluations(one, two)
+    stages = ([entry for entry in run.logged() if entry["event"] == "stage"][3:] for run in ends)
+    for alone, together in zip(*stages, strict=True):
+        assert alone["name"] == together["name"]
+        assert alone.get("removed") == together.get("removed")
+        assert alone.get("ungrounded") == together.get("ungrounded")
+
+
+def compare_prototypes(one: Run, two: Run) -> None:
+    removed = 0
+    for alone, together in zip(one.read_prototypes(), two.read_prototypes(), strict=True):
+        for name in ("index", "classes", "head", "image", "location", "box", "grounded", "kept", "reason"):
+            assert alone[name] == together[name], f"prototype {alone['index']}: {name}"
+        for name in ("distance", "foreground_share", "region_foreground"):
+            assert alone[name] == pytest.approx(together[name], rel=1e-4, abs=1e-6), name
+        assert alone["image"] is not None
+        removed += not alone["kept"]
+    assert removed, "nothing was pruned: choose another threshold for this test"
+
+
+def compare_weights(one: Run, two: Run) -> None:
+    for name in ("best", "last"):
+        alone, together = (load_checkpoint(getattr(run, name)) for run in (one, two))
+        for key, tensor in alone.model.items():
+            assert_close(together.model[key], tensor, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def compare_evaluations(one: Run, two: Run) -> None:
+    alone, together = (flat(json.loads(run.evaluation_file.read_text())) for run in (one, two))
+    assert alone.keys() == together.keys()
+    assert any("accuracy" in name for name in alone)
+    for name, value in alone.items():
+        if isinstance(value, float):
+            assert together[name] == pytest.approx(value, rel=1e-3, abs=1e-4, nan_ok=True), name
+        else:
+            assert together[name] == value, name
+
+
+def flat(value: Any, name: str = "") -> dict[str, Any]:
+    """{"a": {"b": [1]}} → {".a.b.0": 1}."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        return {name: value}
+    return {key: leaf for part, inner in items for key, leaf in flat(inner, f"{name}.{part}").items()}
+
+
+def test_a_mistake_is_one_sentence_in_several_processes_too(
+    configured: Callable[..., Config], tiny_cub: Path, tmp_path: Path
+) -> None:
+    picture = next((tiny_cub / "images").glob("*/*_0000_*.jpg"))
+    picture.write_bytes(picture.read_bytes()[:400])
+    path = tmp_path / "cub.yaml"
+    path.write_text(dump_config(configured({"data": {"name": "cub", "root": str(tiny_cub), "image_size": 64}})))
+    done = subprocess.run(
+        [sys.executable, "-m", "dapl", "train", str(path), "--out", str(tmp_path / "run"), "--devices", "2"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"dapl: {picture}: the picture is corrupt or truncated")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
