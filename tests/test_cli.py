@@ -250,9 +250,6 @@ def cub(tiny_cub: Path, write: Callable) -> Callable[..., str]:
     return written
 
 
-WORKERS = [pytest.param({"accelerator": "cpu", "workers": count}, id=f"{count} workers") for count in (0, 2)]
-
-
 def pictures(root: Path, folder: str = "images") -> list[Path]:
     return sorted(path for path in (root / folder).rglob("*") if path.is_file())
 
@@ -264,15 +261,16 @@ def refused_for(picture: Path, message: str, cache: Path) -> None:
     assert not cache.exists() or list(cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("runtime", WORKERS)
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
 def test_a_truncated_picture(
-    cub: Callable, refused: Callable, tiny_cub: Path, tmp_path: Path, runtime: dict, cached: bool
+    cub: Callable, refused: Callable, tiny_cub: Path, tmp_path: Path, workers: int, cached: bool
 ) -> None:
     """Met while decoding: in this process or in a loading one, for the cache or for a batch."""
     picture = pictures(tiny_cub)[2]
     picture.write_bytes(picture.read_bytes()[: picture.stat().st_size // 2])
     cache = {"folder": str(tmp_path / "cache"), "pixels": cached, "features": cached}
+    runtime = {"accelerator": "cpu", "workers": workers}
     refused_for(picture, refused("train", cub(runtime=runtime, cache=cache)), tmp_path / "cache")
 
 
@@ -302,11 +300,10 @@ def test_a_class_without_pictures(cub: Callable, refused: Callable, tiny_cub: Pa
     assert message.startswith(f"dapl: {tiny_cub}: class 004.Grey_Owl has no train image")
 
 
-@pytest.mark.parametrize("runtime", WORKERS)
-def test_a_mask_of_another_size(cub: Callable, refused: Callable, tiny_cub: Path, runtime: dict) -> None:
+def test_a_mask_of_another_size(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
     mask = pictures(tiny_cub, "segmentations")[1]
     Image.new("L", (17, 13)).save(mask)
-    message = refused("train", cub(runtime=runtime))
+    message = refused("train", cub())
     assert message.startswith(f"dapl: {mask}: the mask is 17×13 pixels, but its picture {pictures(tiny_cub)[1]} is ")
 
 

@@ -373,14 +373,15 @@ def finish(*arguments: str) -> None:
     assert process.returncode == 0, said
 
 
-def kill_when(process: subprocess.Popen, reached: Callable[[], bool]) -> None:
-    """SIGKILL at the first moment that ``reached`` is seen to be true."""
+def kill_when(process: subprocess.Popen, reached: Callable[[], bool], delay: float) -> None:
+    """SIGKILL some seconds after the first moment that ``reached`` is seen to be true."""
     deadline = time.monotonic() + 120
     try:
         while not reached():
             assert process.poll() is None, f"ended before that moment: {process.stderr.read()}"  # type: ignore
             assert time.monotonic() < deadline
             time.sleep(0.002)
+        time.sleep(delay)
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=30)
@@ -421,14 +422,14 @@ def test_kill_minus_nine_at_several_moments_ends_in_the_same_weights(
     arguments = [str(paths["killed"]), "--out", str(run.folder)]
     for moment in moments:
         process = start(*arguments)
-        kill_when(process, moment)
+        kill_when(process, moment, generator.uniform(0, 0.03))
         arguments = ["--resume", str(run.folder)]
     half = run.last.with_name(".last.safetensors.1.tmp")  # as it is left where the kill meets a write
     half.write_bytes(b"half of it")
     # and once at a moment that nothing chose: after the imports, somewhere in the last stages or the evaluation
     process = start(*arguments)
     said = process.stderr.readline()  # type: ignore[union-attr]
-    assert said.startswith("resuming at stage 4")
+    assert said.startswith("resuming at stage")
     time.sleep(generator.uniform(0, 0.5))
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)

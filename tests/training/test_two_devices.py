@@ -65,26 +65,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def runs(configured: Callable[..., Config], folder: Path) -> tuple[Run, Run]:
-    """The first stages in one process and in two, each with caches of its own; made once for all tests."""
-    made = []
-    for devices in (1, 2):
+def first_stages(configured: Callable[..., Config], folder: Path) -> Callable[[int], Run]:
+    """``first_stages(devices)``: trained in so many processes, with caches of its own; made once for all tests."""
+
+    def run(devices: int) -> Run:
         out = folder / f"{devices}"
         if not out.exists():
             path = folder / f"{devices}.yaml"
             cache = {"cache.folder": str(folder / f"cache {devices}")}
             path.write_text(dump_config(configured(DATA | BACKBONE | LOSS | cache | {"schedule": FIRST})))
             train_only(path, out, devices)
-        made.append(Run(out))
-    return made[0], made[1]
+        return Run(out)
+
+    return run
 
 
 def epochs_of(run: Run) -> list[dict[str, Any]]:
     return [entry for entry in run.logged() if entry["event"] == "epoch"]
 
 
-def test_losses_are_the_same_step_by_step(runs: tuple[Run, Run]) -> None:
-    one, two = (epochs_of(run) for run in runs)
+def test_losses_are_the_same_step_by_step(first_stages: Callable[[int], Run]) -> None:
+    one, two = (epochs_of(first_stages(devices)) for devices in (1, 2))
     assert len(one) == 7
     for alone, together in zip(one, two, strict=True):
         assert {"foreground", "spatial", "contrast"} < alone["train"].keys()
@@ -95,11 +96,13 @@ def test_losses_are_the_same_step_by_step(runs: tuple[Run, Run]) -> None:
     assert one[0]["train"]["total"] != pytest.approx(one[-1]["train"]["total"], rel=0.01), "nothing was learned"
 
 
-def test_the_same_weights_give_the_same_projection_pruning_and_evaluation(runs: tuple[Run, Run], folder: Path) -> None:
+def test_the_same_weights_give_the_same_projection_pruning_and_evaluation(
+    first_stages: Callable[[int], Run], folder: Path
+) -> None:
     ends = []
     for devices in (1, 2):
         run = Run(folder / f"same weights {devices}")
-        shutil.copytree(runs[0].folder, run.folder)
+        shutil.copytree(first_stages(1).folder, run.folder)
         config = yaml.safe_load(run.config_file.read_text())
         config["schedule"] += THEN
         run.config_file.write_text(yaml.safe_dump(config))
