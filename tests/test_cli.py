@@ -196,12 +196,12 @@ def test_flags_that_lack_something(write: Callable, refused: Callable) -> None:
     assert "--model.heads: '[1,' is not a YAML value" in refused("train", path, "--model.heads", "[1,")
     assert "unexpected argument 'again'" in refused("train", path, "again")
     assert "is no item of the list; it has 1" in refused("train", path, "--schedule.4.epochs", "2")
-    assert "the demo takes no --seed" in refused("demo", "--seed", "1")
+    assert "dapl demo takes no --seed" in refused("demo", "--seed", "1")
 
 
 def test_flags_may_stand_anywhere(write: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr("dapl.cli._run", lambda *arguments: calls.append(arguments) or 0)
+    monkeypatch.setattr("dapl.cli.train._run", lambda *arguments: calls.append(arguments) or 0)
     path, out = write(), tmp_path / "out"
     for line in (
         [path, "--out", str(out), "--model.heads", "5", "--seed=7"],

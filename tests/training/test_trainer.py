@@ -506,7 +506,7 @@ def test_only_where_and_how_it_runs_may_change(
     assert "leave CONFIG and --out away" in refused(capsys, str(short), "--resume", str(run))
     assert "leave CONFIG and --out away" in refused(capsys, "--resume", str(run), "--out", str(tmp_path / "other"))
     calls: list[tuple[Config, Path, bool]] = []
-    monkeypatch.setattr("dapl.cli._run", lambda *arguments: calls.append(arguments) or 0)
+    monkeypatch.setattr("dapl.cli.train._run", lambda *arguments: calls.append(arguments) or 0)
     for words in (["--runtime.workers", "3"], ["--runtime.workers=3"], ["--devices", "3"]):
         for line in (["--resume", str(run), *words], [*words, "--resume", str(run)]):
             assert main(["train", *line]) == 0

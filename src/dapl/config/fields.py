@@ -8,7 +8,11 @@ from typing import Any, Union, get_args
 import yaml
 from pydantic.fields import FieldInfo
 
-from dapl.config.sections import Config, DaplModel, DataConfig, ModelConfig, Section, Stage
+from dapl.config.data import DataConfig
+from dapl.config.model import DaplModel, ModelConfig
+from dapl.config.schedule import Stage
+from dapl.config.section import Section
+from dapl.config.sections import Config
 
 
 def sections_of(field: FieldInfo) -> tuple[type[Section], ...]:

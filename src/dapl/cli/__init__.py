@@ -1,0 +1,39 @@
+"""The command line: parse, call, print. One file a command; nothing heavy is imported before one needs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from dapl.cli import evaluate, train
+from dapl.cli.options import joined, overrides_of
+from dapl.errors import DaplError
+
+COMMANDS = (train, evaluate)
+"""Modules with ``add(commands)``, which puts their commands into the parser, in the order of ``dapl --help``."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``dapl``; returns the exit code: 0, or 2 where the user has something to put right."""
+    known, rest = _parser().parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
+    try:
+        return known.call(known, overrides_of(rest, known))
+    except DaplError as error:
+        print(f"dapl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"dapl: interrupted{known.when_interrupted}", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dapl",
+        description="Image classifiers that show their reasons: train, measure and look at prototype models.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser

@@ -1,0 +1,92 @@
+"""``dapl demo`` and ``dapl train``: from nothing, or a config, to a trained, measured, drawn model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from dapl.cli.options import command, only
+from dapl.errors import DaplError
+
+_GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
+
+
+def add(commands: Any) -> None:
+    demo = command(commands, "demo", _demo, "Train on drawn birds, measure, and show where to look. Needs no data.",
+                   when_interrupted=_GO_ON)  # fmt: skip
+    demo.add_argument("--out", type=Path, help="run directory to make (default: runs/demo, or the next free name)")
+
+    train = command(commands, "train", _train, "Train a model by its config, or go on with a run.", takes_fields=True,
+                    own_help=True, when_interrupted=_GO_ON)  # fmt: skip
+    train.add_argument("config", type=Path, nargs="?", help="YAML config, e.g. configs/cub20.yaml")
+    train.add_argument("--out", type=Path, help="run directory to make (default: runs/<name of the config>)")
+    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run from its last checkpoint")
+    train.add_argument("-h", "--help", action="store_true", help="show this help, with every field of a config")
+
+
+def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    if arguments.help:
+        return _train_help()
+    from dapl.config import load_config
+
+    if arguments.resume is not None:
+        from dapl.run import Run
+
+        if arguments.config is not None or arguments.out is not None:
+            raise DaplError("--resume takes config and folder from the run; leave CONFIG and --out away.")
+        only(overrides, ("runtime", "cache"), "a resumed run")
+        out, config = arguments.resume, Run.open(arguments.resume).config(overrides)
+    else:
+        if arguments.config is None:
+            raise DaplError("dapl train needs a config, e.g. `dapl train configs/cub20.yaml`, or --resume RUN.")
+        config = load_config(arguments.config, overrides)
+        out = arguments.out or Path("runs") / arguments.config.stem
+    return _run(config, out, arguments.resume is not None)
+
+
+def _demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    import dapl
+    from dapl.config import load_config
+
+    out = arguments.out or _free(Path("runs") / "demo")
+    return _run(load_config(Path(dapl.__file__).with_name("demo.yaml")), out, False)
+
+
+def _run(config, out: Path, resume: bool) -> int:
+    """Train, draw the prototypes, measure on the test split (once, at the end), and say where everything is."""
+    from dapl.evaluation import evaluate, table
+    from dapl.explain.sheet import write_sheet
+    from dapl.training.launch import is_first_process
+    from dapl.training.trainer import train
+
+    run = train(config, out, resume)
+    if is_first_process():
+        write_sheet(run.folder, config)
+    result = evaluate(run.folder, config=config)
+    if not is_first_process():
+        return 0
+    print(table(result))
+    print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}\nnumbers      {run.evaluation_file}")
+    print(f"plots        {run.evaluation_folder}\ncurves       {run.metrics_file}")
+    print(f"again        dapl evaluate {run.folder}")
+    return 0
+
+
+def _train_help() -> int:
+    from dapl.config import describe_fields
+
+    print("usage: dapl train CONFIG [--out RUN] [--section.field VALUE …]\n       dapl train --resume RUN\n")
+    print("  --out RUN      run directory to make (default: runs/<name of the config>)")
+    print("  --resume RUN   go on with this run from its last checkpoint\n\nfields of a config (default): what it is\n")
+    for name, default, text in describe_fields():
+        print(f"  {name}{f' ({default})' if default else ''}: {text}")
+    return 0
+
+
+def _free(folder: Path) -> Path:
+    """``folder``, or the first of folder-2, folder-3, … that does not exist."""
+    number = 1
+    while (candidate := folder if number == 1 else folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    return candidate

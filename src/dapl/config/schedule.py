@@ -1,0 +1,81 @@
+"""The stages that a schedule is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat
+
+from dapl.config.section import Section
+
+
+class FitStage(Section):
+    """Gradient descent on the parts that have a learning rate; the others are frozen."""
+
+    epochs: int = Field(5, ge=1, description="Passes over the training pictures.")
+    batch_size: int = Field(80, ge=2, description="Pictures a step, over all processes together.")
+    weight_decay: dict[str, NonNegativeFloat] = Field(
+        {"backbone": 1e-3, "addon": 1e-3},
+        description="L2 penalty of a part, as ProtoPNet has it; absent: none. On attention it would blur the heads.",
+    )
+    decay: Literal["constant", "step", "cosine"] = Field("constant", description="How learning rates fall.")
+    decay_epochs: int = Field(5, ge=1, description="`step`: epochs between two reductions.")
+    decay_factor: float = Field(0.1, gt=0, le=1, description="`step`: factor of a reduction.")
+    augment: Literal["none", "flip", "affine"] = Field(
+        "none",
+        description="Random change of the training pictures; `none` and `flip` keep to cached features where the "
+        "backbone is frozen.",
+    )
+
+
+class WarmUpStage(FitStage):
+    """The backbone stays as it is."""
+
+    stage: Literal["warm_up"] = "warm_up"
+    learning_rates: dict[str, NonNegativeFloat] = Field(
+        {"addon": 3e-3, "attention": 3e-3, "prototypes": 3e-3}, description="Learning rate of each part that learns."
+    )
+
+
+class JointStage(FitStage):
+    """Everything but the last layer learns."""
+
+    stage: Literal["joint"] = "joint"
+    decay: Literal["constant", "step", "cosine"] = Field("step", description="How learning rates fall.")
+    learning_rates: dict[str, NonNegativeFloat] = Field(
+        {"backbone": 1e-4, "addon": 3e-3, "attention": 3e-3, "prototypes": 3e-3},
+        description="Learning rate of each part that learns.",
+    )
+
+
+class ProjectStage(Section):
+    """Each prototype becomes the nearest training patch of its class."""
+
+    stage: Literal["project"] = "project"
+    foreground_share: float | None = Field(
+        0.5, ge=0, lt=1, description="τ_FG: only patches with a larger foreground share; null: any patch."
+    )
+
+
+class LastLayerStage(Section):
+    """Only the class weights learn, on scores that are computed once."""
+
+    stage: Literal["last_layer"] = "last_layer"
+    epochs: int = Field(20, ge=1, description="Passes over the cached scores.")
+    batch_size: int = Field(80, ge=1, description="Rows a step.")
+    learning_rate: float = Field(1e-3, gt=0, description="Learning rate of the class weights.")
+    l1: float = Field(1e-4, ge=0, description="Weight of Σ|w|.")
+
+
+class PruneStage(Section):
+    """Prototypes that look at background are removed (decision 7)."""
+
+    stage: Literal["prune"] = "prune"
+    threshold: float = Field(0.3, ge=0, le=1, description="τ_bias: removed when the foreground share is below.")
+    bias_of: Literal["region", "map"] = Field(
+        "region", description="Foreground share of the activation region, or of the raw map (the literal B)."
+    )
+    percentile: float = Field(95.0, gt=0, lt=100, description="Percentile that bounds the region (decision 10).")
+
+
+Stage = Annotated[WarmUpStage | JointStage | ProjectStage | LastLayerStage | PruneStage, Field(discriminator="stage")]
