@@ -176,7 +176,7 @@ def test_override_below_a_single_value(tmp_path: Path) -> None:
         ("cache: {foldr: x}", "unknown field 'cache.foldr'; did you mean 'folder'?"),
         ("runtime: {device: 2}", "unknown field 'runtime.device'; did you mean 'devices'?"),
         # the names of kinds are no fields either, and must not vanish from the message
-        ("cub: 1", "unknown field 'cub'; known: seed, data, model, loss, schedule, cache, runtime."),
+        ("cub: 1", "unknown field 'cub'; known: seed, start, data, model, loss, schedule, cache, runtime."),
         ("loss: {joint: 1}", "unknown field 'loss.joint'; known: cluster, separation, contrast, foreground, spatial."),
         ("model: {dapl: 1}", "unknown field 'model.dapl'; "),
         ("data: {name: cub, cub: 1}", "unknown field 'data.cub'; "),
@@ -231,21 +231,21 @@ def test_bad_values(text: str, message: str, tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("data: {name: cubb}", "field 'data.name': 'cubb' is not known; did you mean 'cub'?"),
-        ("data: {name: mnist}", "field 'data.name': 'mnist' is not known; known: toybirds, cub."),
+        ("data: {name: mnist}", "field 'data.name': 'mnist' is not known; known: toybirds, cub, "),
         ("data: {classes: 3}", "field 'data.name' is missing; it says which kind this is."),
         ("schedule: [{stage: warmup}]", "field 'schedule.0.stage': 'warmup' is not known; did you mean 'warm_up'?"),
         ("schedule: [{stage: joint}, {epochs: 3}]", "field 'schedule.1.stage' is missing; it says which kind this is."),
-        ("model: {system: dalp}", "field 'model.system': input should be 'dapl' (got 'dalp')."),
+        ("model: {system: dalp}", "field 'model.system': 'dalp' is not known; did you mean 'dapl'?"),
     ],
 )
 def test_bad_tags(text: str, message: str, tmp_path: Path) -> None:
-    assert message_of(text, tmp_path) == message
+    assert message_of(text, tmp_path).startswith(message)
 
 
 @pytest.mark.parametrize("field", ["learning_rates", "weight_decay"])
 def test_unknown_part(field: str, tmp_path: Path) -> None:
     text = f"schedule: [{{stage: project}}, {{stage: joint, {field}: {{backbon: 1}}}}]"
-    expected = "schedule.1: the model has no part 'backbon'; did you mean 'backbone'?"
+    expected = "schedule.1: no model has a part 'backbon'; did you mean 'backbone'?"
     assert message_of(text, tmp_path) == expected
 
 

@@ -59,7 +59,7 @@ def measured(folder: Path) -> tuple[float, float]:
     for batch in source.batches(in_order(len(source), 16)):
         assert batch.images is not None
         assert batch.masks is not None
-        output, named = loaded.model(batch.images), loaded.model.prototypes_of(batch.labels)
+        output, named = loaded.model(batch.images), loaded.model.prototypes_of(batch.labels)[0]
         maps = loaded.model.maps(output.embedding, named)
         masks = grid_masks(batch.masks, maps.shape[-2:])
         biases.append(background_bias(maps, masks, loaded.model.prototypes.kept[named]))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dapl.config import Config
+from dapl.errors import DaplError
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.run import Run
@@ -34,5 +35,10 @@ def load_run(folder: Path, which: Literal["best", "last"] = "best", config: Conf
     classes = run.class_names()
     model = build_model(config.model, len(classes), pretrained=False)
     restore_model(model, checkpoint.model, file)
-    records = records_from_json(checkpoint.facts["prototypes"])
+    try:
+        records = records_from_json(checkpoint.facts["prototypes"])
+    except (KeyError, TypeError) as error:
+        raise DaplError(
+            f"{file}: does not say where its prototypes came from ({error}); restore it from a copy, or train anew."
+        ) from error
     return LoadedRun(run, config, model.eval().requires_grad_(False), classes, records)

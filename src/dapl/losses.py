@@ -32,21 +32,23 @@ def separation(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
     return _finite_mean(distances.masked_fill(own, torch.inf).amin(1))
 
 
-def contrastive(positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
+def contrastive(positives: Tensor, negatives: Tensor, margin: float, counts: Tensor | None = None) -> Tensor:
     """Equation 3 as a mean: mean over x, h, i, k of max(0, m − s_{h,i} + s_{h,k}) (decision 1).
 
     i runs over prototypes assigned to head h, k over prototypes of other heads, both scored by head h's embedding.
-    Shapes: positives B×N×I (I = 1 for the picture's class, C for all of P_h), negatives B×N×M.
+    Shapes: positives B×N×I (I = 1 for the picture's class, C for all of P_h), negatives B×N×M, counts bool B×N×I:
+    which positives are still there.
     """
-    return F.relu(margin - positives.unsqueeze(3) + negatives.unsqueeze(2)).mean()
+    return _mean(F.relu(margin - positives.unsqueeze(3) + negatives.unsqueeze(2)).mean(3), counts)
 
 
-def foreground(maps: Tensor, masks: Tensor, threshold: float) -> Tensor:
+def foreground(maps: Tensor, masks: Tensor, threshold: float, counts: Tensor | None = None) -> Tensor:
     """Equation 6: mean over x and j of max(0, B(p_j, x, m) − τ_bg), with B of equation 5.
 
-    Shapes: maps B×M×H×W (non-negative), masks B×H×W in [0, 1], the area average of the foreground (decision 4).
+    Shapes: maps B×M×H×W (non-negative), masks B×H×W in [0, 1], the area average of the foreground (decision 4),
+    counts bool B×M: which prototypes are still there.
     """
-    return F.relu(background_bias(maps, masks) - threshold).mean()
+    return _mean(F.relu(background_bias(maps, masks) - threshold), counts)
 
 
 def background_bias(maps: Tensor, masks: Tensor) -> Tensor:
@@ -56,23 +58,32 @@ def background_bias(maps: Tensor, masks: Tensor) -> Tensor:
     return background / total.clamp_min(torch.finfo(maps.dtype).tiny)
 
 
-def spatial_overlap(maps: Tensor, sharpness: float = 4.0) -> Tensor:
+def spatial_overlap(maps: Tensor, sharpness: float = 4.0, counts: Tensor | None = None) -> Tensor:
     """mean over x and pairs h ≠ g of cos(q_h, q_g), q_h = softmax over places of sharpness·a_h.
 
     Ours, not the paper's: it asks the heads of the picture's class to look at different places.
-    Shapes: maps B×N×H×W; 0 for a single head.
+    Shapes: maps B×N×H×W, counts bool B×N: which heads still have a prototype there; 0 for a single one.
     """
-    heads = maps.shape[1]
-    if heads < 2:
-        return maps.sum() * 0
     places = F.normalize((sharpness * maps.flatten(2)).softmax(2), dim=2)
+    if counts is None:
+        counts = torch.ones(maps.shape[:2], dtype=torch.bool, device=maps.device)
+    places = places * counts.unsqueeze(2)
     cosines = places @ places.transpose(1, 2)
-    return (cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(1)).mean() / (heads * (heads - 1))
+    heads = counts.sum(1)
+    pairs = cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(1)
+    return _mean(pairs / (heads * (heads - 1)).clamp_min(1), heads > 1)
 
 
 def l1(weights: Tensor) -> Tensor:
     """Σ|w| over the class weights."""
     return weights.abs().sum()
+
+
+def _mean(values: Tensor, counts: Tensor | None) -> Tensor:
+    """Mean of the values that count; 0 where none does."""
+    if counts is None:
+        return values.mean()
+    return torch.where(counts, values, 0).sum() / counts.sum().clamp_min(1)
 
 
 def _finite_mean(minima: Tensor) -> Tensor:

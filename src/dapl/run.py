@@ -3,6 +3,7 @@
 config.yaml            the resolved config
 environment.json       versions, seed, threads
 data.json              class and part names, number of pictures of each split
+model.json             number of parameters, and what else is known of the model (PixPNet's receptive field)
 checkpoints/           last.safetensors (with optimizer, for resuming), best.safetensors (by validation)
 prototypes.json        where each prototype came from, kept or removed and why
 prototypes.png         contact sheet
@@ -44,6 +45,7 @@ class Run:
         self.evaluation_file = folder / "metrics.json"
         self.evaluation_folder = folder / "metrics"
         self.data_file = folder / "data.json"
+        self.model_file = folder / "model.json"
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
@@ -77,9 +79,12 @@ class Run:
     def describe_data(self, classes: Sequence[str], parts: Sequence[str], pictures: dict[str, int]) -> None:
         write_json(self.data_file, {"classes": list(classes), "parts": list(parts), "pictures": pictures})
 
+    def describe_model(self, facts: dict[str, Any]) -> None:
+        write_json(self.model_file, facts)
+
     def class_names(self) -> list[str]:
         """Names in the order of the logits, as the run was trained."""
-        return list(self._read_json(self.data_file)["classes"])
+        return [str(name) for name in self._read_list(self.data_file, "classes")]
 
     def log(self, entry: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -91,7 +96,7 @@ class Run:
         if not self.metrics_file.exists():
             return []
         entries = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+        for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entries.append(json.loads(line))
             except ValueError:
@@ -110,7 +115,13 @@ class Run:
             path.unlink(missing_ok=True)
 
     def read_prototypes(self) -> list[dict[str, Any]]:
-        return list(self._read_json(self.prototypes_file)["prototypes"])
+        return self._read_list(self.prototypes_file, "prototypes")
+
+    def _read_list(self, path: Path, field: str) -> list[Any]:
+        values = self._read_json(path)
+        if not isinstance(values, dict) or not isinstance(values.get(field), list):
+            raise DaplError(f"{path}: has no list '{field}'; restore it from a copy or train anew.")
+        return values[field]
 
     def _read_json(self, path: Path) -> Any:
         try:

@@ -72,7 +72,7 @@ def test_an_audit_of_our_own_model_gives_the_numbers_of_evaluate(trained: Path, 
         membership = model.prototypes.membership
 
         def maps(self, images: Tensor, labels: Tensor) -> Tensor:
-            return model.activation_maps(images, model.prototypes_of(labels))
+            return model.activation_maps(images, model.prototypes_of(labels)[0])
 
         def logits(self, images: Tensor) -> Tensor:
             return model(images).logits

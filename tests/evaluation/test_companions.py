@@ -36,7 +36,7 @@ def by_hand(folder: Path) -> dict[str, float]:
     model, test = loaded.model, build_splits(loaded.config.data).test
     images, labels, keypoints, annotated, masks = stacked(test)
     output = model(images)
-    named = model.prototypes_of(labels)
+    named, _ = model.prototypes_of(labels)
     maps = model.maps(output.embedding, named)
     visible = C.visible_keypoints(keypoints, annotated, SIZE)
     found = C.corresponding_parts(maps, keypoints, visible, SIZE, HALF)

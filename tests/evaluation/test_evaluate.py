@@ -53,7 +53,7 @@ def slowly(folder: Path, find_parts=exact_parts, tau: float = 0.2, percentile: f
     for index in range(len(test)):
         sample = fit(test[index], 64)
         output = model(sample.image.as_subclass(Tensor).unsqueeze(0))
-        own = model.prototypes_of(torch.tensor([sample.label]))
+        own, _ = model.prototypes_of(torch.tensor([sample.label]))
         maps = model.maps(output.embedding, own)[0]
         parts, visible = find_parts(sample)
         mask = sample.mask.as_subclass(Tensor)  # type: ignore[union-attr]

@@ -57,7 +57,7 @@ def test_output_shapes(model: Dapl, images: Tensor) -> None:
     assert output.locations.dtype == torch.long
     assert model.attention_weights(model.backbone(images)).shape == (B, N, SIDE**2, SIDE**2)
     assert model.classes == C
-    assert model.prototypes_of(torch.tensor([2, 0])).tolist() == [[6, 7, 8], [0, 1, 2]]
+    assert model.prototypes_of(torch.tensor([2, 0]))[0].tolist() == [[6, 7, 8], [0, 1, 2]]
 
 
 @torch.no_grad()

@@ -136,9 +136,14 @@ def test_weight_decay_pulls_a_part_to_zero(model: PrototypeModel, config: Config
     assert norms[1] < norms[0]
 
 
-def test_a_part_that_the_system_lacks_is_refused(patches: Callable) -> None:
-    with pytest.raises(DaplError, match="warm_up gives a learning rate to 'addon'"):
-        make_optimizer(patches(2, 2, 4), WarmUpStage())
+def test_rates_of_parts_that_the_system_lacks_are_left_alone(patches: Callable) -> None:
+    """So that one schedule serves several systems; where none is left, nothing would learn."""
+    model = patches(2, 2, 4)
+    rates = {"addon": 0.1, "prototypes": 0.2}
+    assert "addon" not in model.parts()
+    assert [group["lr"] for group in make_optimizer(model, WarmUpStage(learning_rates=rates)).param_groups] == [0.2]
+    with pytest.raises(DaplError, match="warm_up gives none of .* a learning rate"):
+        make_optimizer(model, WarmUpStage(learning_rates={"addon": 0.1}))
 
 
 def test_a_step_resumed_in_the_middle_of_an_epoch_is_the_same(
@@ -165,6 +170,12 @@ def test_a_step_resumed_in_the_middle_of_an_epoch_is_the_same(
 # --- the last layer -------------------------------------------------------------------------------------------------
 
 
+def kept_sum(model: PrototypeModel) -> Tensor:
+    """Σ|w| over the prototypes that still count; class-wise weights have one a prototype."""
+    weight = model.parts()["classifier"].weight.flatten()  # type: ignore[union-attr,operator]
+    return sum((weight[j].abs() for j in range(len(weight)) if model.prototypes.kept[j]), torch.zeros(()))
+
+
 def slow_last_layer(model: PrototypeModel, lanes: Lanes, stage: LastLayerStage, position: Sequence[int]) -> None:
     """The same steps over pictures: the whole network at each."""
     dataset = lanes.dataset("train")
@@ -177,7 +188,7 @@ def slow_last_layer(model: PrototypeModel, lanes: Lanes, stage: LastLayerStage, 
             images = torch.stack([dataset[int(row)].image.as_subclass(Tensor) for row in rows])
             logits = model(images).logits
             labels = torch.tensor([dataset.labels[int(row)] for row in rows])
-            loss = torch.nn.functional.cross_entropy(logits, labels) + stage.l1 * weight.abs().sum()  # type: ignore
+            loss = torch.nn.functional.cross_entropy(logits, labels) + stage.l1 * kept_sum(model)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

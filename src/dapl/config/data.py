@@ -45,4 +45,64 @@ class CubData(DataSection):
     crop: Literal["none", "box"] = Field("none", description="Whole pictures, or cut to the bounding box (decision 9).")
 
 
-DataConfig = Annotated[ToyBirdsData | CubData, Field(discriminator="name")]
+class FaceForensicsData(DataSection):
+    """Faces of FaceForensics++ with its official train, val and test, as `dapl prepare faceforensics` leaves them."""
+
+    name: Literal["faceforensics"] = "faceforensics"
+    root: str = Field(
+        "$DAPL_FACEFORENSICS",
+        description="Folder that was prepared (not the videos); ~ and environment variables are expanded.",
+    )
+
+
+class SplitData(DataSection):
+    """Fields of data that may come without a test split of its own."""
+
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="Share held out for test, stratified by class, where the data has no test split."
+    )
+    split_seed: int = Field(0, description="Seed of that hold-out.")
+
+
+class FolderData(SplitData):
+    """A folder of class folders, maybe below train, val and test, with masks/ and a keypoint table where there are."""
+
+    name: Literal["folder"] = "folder"
+    root: str = Field(description="The folder; ~ and environment variables are expanded.")
+    masks: str | None = Field(None, description="Folder of masks named like the pictures; null: ROOT/masks if there.")
+    keypoints: str | None = Field(
+        None, description="CSV of keypoints (image, part, x, y[, visible]); null: ROOT/keypoints.csv if there."
+    )
+
+
+class CocoData(SplitData):
+    """COCO JSON: boxes, segmentations, keypoints."""
+
+    name: Literal["coco"] = "coco"
+    train: str = Field(description="JSON file of the training pictures; ~ and environment variables are expanded.")
+    validation: str | None = Field(None, description="JSON file for validation; null: `validation_share` of train.")
+    test: str | None = Field(None, description="JSON file for test; null: `test_share` of train.")
+    images: str | None = Field(None, description="Folder of the pictures; null: near the JSON file.")
+    validation_images: str | None = Field(None, description="The same for validation; null: as `images`.")
+    test_images: str | None = Field(None, description="The same for test; null: as `images`.")
+    class_from: str = Field(
+        "category", description="category, or attribute:NAME of the annotation or the image: what a class is."
+    )
+    classes: list[str] | None = Field(None, description="Only these classes; null: all that occur.")
+    mask_of: Literal["object", "class"] = Field(
+        "object", description="Foreground: the largest object, or all objects of its class in the picture."
+    )
+    masks: str | None = Field(
+        None, description="Folder of masks for objects without segmentation; null: masks/ beside the JSON file."
+    )
+
+
+class GivenData(DataSection):
+    """Data sets handed over in Python; see docs/own-data.md."""
+
+    name: Literal["given"] = "given"
+
+
+DataConfig = Annotated[
+    ToyBirdsData | CubData | FaceForensicsData | FolderData | CocoData | GivenData, Field(discriminator="name")
+]

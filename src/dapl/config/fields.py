@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Union, get_args
+from typing import Any, get_args
 
 import yaml
 from pydantic.fields import FieldInfo
 
 from dapl.config.data import DataConfig
-from dapl.config.model import DaplModel, ModelConfig
+from dapl.config.model import ModelConfig
 from dapl.config.schedule import Stage
 from dapl.config.section import Section
 from dapl.config.sections import Config
@@ -36,7 +36,7 @@ def tag_values(section: type[Section]) -> tuple[str, ...]:
 
 TAGS = {
     value
-    for union in (DataConfig, Stage, Union[ModelConfig, DaplModel])  # noqa: UP007
+    for union in (DataConfig, Stage, ModelConfig)
     for section in walk_types(union)
     for value in tag_values(section)
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -23,11 +23,26 @@ class BackboneConfig(Section):
     )
 
 
-class DaplModel(Section):
+class SystemSection(Section):
+    """Fields that every system has."""
+
+    backbone: BackboneConfig = Field(default_factory=BackboneConfig)
+
+
+class AddOnSection(SystemSection):
+    """Fields of the systems with an add-on between backbone and prototypes."""
+
+    addon_init: Literal["fan_out", "fan_in"] = Field(
+        "fan_out",
+        description="Initial weights of the add-on: ProtoPNet's, or torch's own, which leaves the sigmoids of features "
+        "with large values unsaturated.",
+    )
+
+
+class DaplModel(AddOnSection):
     """Diversity-Aware Prototype Learning."""
 
     system: Literal["dapl"] = "dapl"
-    backbone: BackboneConfig = Field(default_factory=BackboneConfig)
     heads: int = Field(10, ge=1, description="N: attention heads, and so prototypes a class.")
     head_dim: int = Field(16, ge=1, description="D1: width of one head and of its prototypes; D = N·D1.")
     patch: int = Field(1, description="H1 = W1: side of a prototype patch on the feature grid; only 1 is built.")
@@ -42,4 +57,38 @@ class DaplModel(Section):
         return patch
 
 
-ModelConfig = DaplModel
+class ProtoPNetModel(AddOnSection):
+    """ProtoPNet: prototypes of all classes in one space, a last layer that connects all with all."""
+
+    system: Literal["protopnet"] = "protopnet"
+    prototypes_per_class: int = Field(10, ge=1, description="Prototypes of a class.")
+    width: int = Field(128, ge=1, description="Width of the embedding and of a prototype.")
+    epsilon: float = Field(1e-4, gt=0, lt=1, description="ε of the log similarity.")
+    other_class_weight: float = Field(-0.5, description="Where the weights to other classes start.")
+
+
+class ProtoPShareModel(ProtoPNetModel):
+    """ProtoPShare: a ProtoPNet (of `start`, or trained by the stages before) whose prototypes are merged."""
+
+    system: Literal["protopshare"] = "protopshare"  # type: ignore[assignment]
+    other_class_weight: float = Field(0.0, description="Where the weights to other classes start.")
+
+
+class PixPNetModel(AddOnSection):
+    """PixPNet: cosine distance, plain sums as logits, maps painted by exact receptive fields."""
+
+    system: Literal["pixpnet"] = "pixpnet"
+    prototypes_per_class: int = Field(10, ge=1, description="Prototypes of a class.")
+    width: int = Field(192, ge=1, description="Width of the embedding and of a prototype.")
+    epsilon: float = Field(1e-6, gt=0, lt=1, description="ε of log(1/(d + ε) + 1).")
+
+
+class BlackBoxModel(SystemSection):
+    """Global pooling and a linear layer: what interpretability is measured against."""
+
+    system: Literal["blackbox"] = "blackbox"
+
+
+ModelConfig = Annotated[
+    DaplModel | ProtoPNetModel | ProtoPShareModel | PixPNetModel | BlackBoxModel, Field(discriminator="system")
+]

@@ -78,4 +78,26 @@ class PruneStage(Section):
     percentile: float = Field(95.0, gt=0, lt=100, description="Percentile that bounds the region (decision 10).")
 
 
-Stage = Annotated[WarmUpStage | JointStage | ProjectStage | LastLayerStage | PruneStage, Field(discriminator="stage")]
+class PurePruneStage(Section):
+    """ProtoPNet's pruning: prototypes whose nearest training patches are of other classes are removed."""
+
+    stage: Literal["prune_impure"] = "prune_impure"
+    nearest: int = Field(6, ge=1, description="k: nearest training patches looked at, one a picture.")
+    own: int = Field(3, ge=1, description="Removed when fewer of them are of its class.")
+
+
+class MergeStage(LastLayerStage):
+    """ProtoPShare: prototypes that answer alike on the training pictures become one; then the last layer is tuned."""
+
+    stage: Literal["merge"] = "merge"  # type: ignore[assignment]
+    steps: int = Field(3, ge=1, description="Times that prototypes are merged and the last layer is tuned.")
+    share: float = Field(
+        0.1, gt=0, lt=1, description="Share of prototypes in a step whose nearest neighbour is near enough to merge."
+    )
+    epochs: int = Field(25, ge=1, description="Passes over the cached scores after each step.")
+
+
+Stage = Annotated[
+    WarmUpStage | JointStage | ProjectStage | LastLayerStage | PruneStage | PurePruneStage | MergeStage,
+    Field(discriminator="stage"),
+]

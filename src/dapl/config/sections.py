@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
 
 from dapl.config.data import DataConfig, ToyBirdsData
 from dapl.config.loss import LossConfig
@@ -12,6 +14,14 @@ from dapl.config.section import Section
 from dapl.errors import nearest
 
 PARTS = ("backbone", "addon", "attention", "prototypes", "classifier")
+"""A system has some of them; a learning rate for one that it lacks says nothing, so that schedules can be shared."""
+
+
+_UNSUITABLE = {
+    ("pixpnet", "last_layer"): "the logits of PixPNet are plain sums, so it has no last layer",
+    **{("blackbox", stage): "a black box has no prototypes" for stage in ("project", "prune", "prune_impure")},
+}
+"""(system, stage) that do not go together, and why."""
 
 
 class CacheConfig(Section):
@@ -35,6 +45,9 @@ class Config(Section):
     """All that decides what a run does."""
 
     seed: int = Field(0, ge=0, description="Seed of initial weights, order of pictures, augmentation and negatives.")
+    start: str | None = Field(
+        None, description="Run whose model this one starts from, of the same shape; {seed} stands for the seed."
+    )
     data: DataConfig = Field(default_factory=ToyBirdsData)
     model: ModelConfig = Field(default_factory=DaplModel)
     loss: LossConfig = Field(default_factory=LossConfig)
@@ -46,13 +59,27 @@ class Config(Section):
     cache: CacheConfig = Field(default_factory=CacheConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _dapl_unless_said(cls, model: Any) -> Any:
+        return {"system": "dapl", **model} if isinstance(model, dict) else model
+
+    @model_validator(mode="after")
+    def _stages_suit_the_system(self) -> Config:
+        for number, stage in enumerate(self.schedule):
+            if why := _UNSUITABLE.get((self.model.system, stage.stage)):
+                raise ValueError(f"schedule.{number}: {why}; leave the stage {stage.stage} away.")
+            if stage.stage == "merge" and self.model.system not in ("protopnet", "protopshare"):
+                raise ValueError(f"schedule.{number}: merge is for protopshare; {self.model.system} cannot share them.")
+        return self
+
     @model_validator(mode="after")
     def _parts_exist(self) -> Config:
         for number, stage in enumerate(self.schedule):
             if isinstance(stage, (WarmUpStage, JointStage)):
                 for part in (*stage.learning_rates, *stage.weight_decay):
                     if part not in PARTS:
-                        raise ValueError(f"schedule.{number}: the model has no part '{part}'{nearest(part, PARTS)}")
+                        raise ValueError(f"schedule.{number}: no model has a part '{part}'{nearest(part, PARTS)}")
                 if not stage.learning_rates:
                     raise ValueError(f"schedule.{number}: no part has a learning rate, so nothing would be learned.")
         return self

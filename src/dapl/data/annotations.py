@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dapl.data.arrays import open_array, read_arrays
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import Fit, fit
 from dapl.errors import DaplError
@@ -112,12 +113,12 @@ def open_annotations(folder: Path, key: str, size: int) -> Annotations | None:
     """What `write_annotations` left behind, if it did."""
     if not _points(folder, key).exists():
         return None
-    with np.load(_points(folder, key)) as file:
-        keypoints, visible, boxes = (torch.from_numpy(file[name]) for name in ("keypoints", "visible", "boxes"))
-        exact = bool(file["exact"])
+    *arrays, has_masks = read_arrays(_points(folder, key), ("keypoints", "visible", "boxes", "exact"))
+    keypoints, visible, boxes = (torch.from_numpy(array) for array in arrays)
+    exact = bool(has_masks)
     if exact and not _masks(folder, key).exists():
         return None
-    return Annotations(keypoints, visible, boxes, np.load(_masks(folder, key), mmap_mode="r") if exact else None, size)
+    return Annotations(keypoints, visible, boxes, open_array(_masks(folder, key)) if exact else None, size)
 
 
 def _points(folder: Path, key: str) -> Path:

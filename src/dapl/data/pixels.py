@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dapl.data.annotations import AnnotationReader, Annotations, open_annotations, write_annotations
+from dapl.data.arrays import open_array
 from dapl.data.sample import Dataset, Sample, Subset
 from dapl.data.transforms import Fit, fit
 from dapl.files import replacing
@@ -62,8 +63,8 @@ def load_pixels(
     images, masks = folder / f"{key}-images.npy", folder / f"{key}-masks.npy"
     if not (images.exists() and (masks.exists() or not dataset.has_masks)):
         _write(dataset, size, how, images, masks, workers, advance)
-    opened = np.load(masks, mmap_mode="r") if dataset.has_masks else None
-    return Pixels(np.load(images, mmap_mode="r"), opened, key)
+    opened = open_array(masks) if dataset.has_masks else None
+    return Pixels(open_array(images), opened, key)
 
 
 def load_annotations(

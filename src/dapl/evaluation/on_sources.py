@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from dapl.errors import DaplError
-from dapl.evaluation.one_pass import Wanted, class_table, look, regions_of, tried_thresholds
+from dapl.evaluation.one_pass import Wanted, look, tried_thresholds
 from dapl.evaluation.rows import Found, Looks, merged
 from dapl.evaluation.scenes import Scene, SplitScenes
 from dapl.metrics.functional import iou
+from dapl.metrics.regions import model_regions
 from dapl.models.contract import PrototypeModel
+from dapl.models.prototypes import class_table
 from dapl.progress import Reporter
 from dapl.training.lanes import Lanes
 from dapl.training.records import PrototypeRecord
@@ -60,7 +62,7 @@ def _look_at(
     maps = model.maps(embedding[pairs], named.flatten().unsqueeze(1))  # BM×1×H×W
     scene = _rows(scenes.of(batch, (maps.shape[-2], maps.shape[-1]), fabric.device, wanted.masks), pairs)
     size = scenes.lanes.config.data.image_size
-    regions = regions_of(model)(maps, size, scenes.protocol.percentile) if wanted.regions else None  # BM×1×S×S
+    regions = model_regions(model, maps, size, scenes.protocol.percentile) if wanted.regions else None  # BM×1×S×S
     found = look(maps, regions, kept.flatten().unsqueeze(1), scene, replace(wanted, ious=False))
     ious = None
     if wanted.ious and regions is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,15 +12,13 @@ from dapl.evaluation.more_passes import MorePasses
 from dapl.evaluation.rows import Answers, Found, Looks, merged
 from dapl.evaluation.scenes import Scene, SplitScenes
 from dapl.metrics.companions import explanation_size
-from dapl.metrics.functional import activation_regions, background_bias, iou, overlap, region_background_share
+from dapl.metrics.functional import background_bias, iou, overlap, region_background_share
+from dapl.metrics.regions import model_regions
 from dapl.models.contract import Output, PrototypeModel
 from dapl.progress import Reporter
 from dapl.training.lanes import Lanes, Split
 from dapl.training.sources import Batch, in_order, run_model
 from dapl.training.stages import deal
-
-RegionsOf = Callable[[Tensor, int, float], Tensor]
-"""(maps …×M×H×W, size, percentile) → regions bool …×M×size×size."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +56,6 @@ def tried_thresholds(tau: float) -> Tensor:
     return torch.tensor(sorted({round(0.05 * step, 2) for step in range(1, 20)} | {tau}))
 
 
-def class_table(membership: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The prototypes of each class, long C×M, and which of them count, bool C×M; shorter rows are filled up with 0.
-
-    membership: bool P×C, kept: bool P. A class need not have as many prototypes as another, and classes may share them.
-    """
-    most = int(membership.sum(0).max())
-    table = torch.zeros(membership.shape[1], most, dtype=torch.long, device=membership.device)
-    counts = torch.zeros_like(table, dtype=torch.bool)
-    for label, column in enumerate(membership.T):
-        own = column.nonzero().flatten()
-        table[label, : len(own)], counts[label, : len(own)] = own, kept[own]
-    return table, counts
-
-
-def bicubic_regions(maps: Tensor, size: int, percentile: float) -> Tensor:
-    return activation_regions(maps, size, percentile)
-
-
-def regions_of(model: PrototypeModel) -> RegionsOf:
-    """Regions as the model itself shows its maps on a picture; bicubic ones are made by two small matrix products."""
-    if type(model).to_pixels is PrototypeModel.to_pixels:
-        return bicubic_regions
-    return lambda maps, size, percentile: activation_regions(model.to_pixels(maps, (size, size)), None, percentile)
-
-
 def look(maps: Tensor, regions: Tensor | None, kept: Tensor, scene: Scene, wanted: Wanted) -> Found:
     """maps B×M×H×W, regions bool B×M×S×S, kept bool B×M. What the scene does not have is left out."""
     found: dict[str, Tensor] = {}
@@ -113,8 +85,8 @@ class SplitPass:
     def __init__(self, model: PrototypeModel, lanes: Lanes, split: Split, scenes: SplitScenes, wanted: Wanted) -> None:
         self.model, self.lanes, self.split, self.scenes, self.wanted = model, lanes, split, scenes, wanted
         self.protocol, self.size = scenes.protocol, lanes.config.data.image_size
-        self.table, self.counts = class_table(model.prototypes.membership, model.prototypes.kept)
-        self.thresholds, self.make_regions = tried_thresholds(self.protocol.tau), regions_of(model)
+        self.table, self.counts = model.prototypes.by_class()
+        self.thresholds = tried_thresholds(self.protocol.tau)
         self.weights = model.class_weights()
         self.more = MorePasses(model, lanes, split, self.protocol.seed)
         count, prototypes, parts = len(lanes.dataset(split)), self.table.shape[1], len(lanes.dataset(split).parts)
@@ -139,7 +111,7 @@ class SplitPass:
         """named, kept: B×M, the prototypes of each picture's class."""
         wanted, rows = self.wanted, self.rows.companions
         maps = self.model.maps(output.embedding.float(), named)
-        regions = self.make_regions(maps, self.size, self.protocol.percentile) if wanted.regions else None
+        regions = model_regions(self.model, maps, self.size, self.protocol.percentile) if wanted.regions else None
         scene = self.scenes.of(batch, (maps.shape[-2], maps.shape[-1]), maps.device, wanted.masks)
         found = look(maps, regions, kept, scene, wanted)
         self.rows.looks.add(batch.indices, found, self.protocol.tau, self.thresholds)

@@ -18,7 +18,7 @@ from dapl.data.transforms import Fit
 from dapl.errors import DaplError
 from dapl.evaluation.companions import CompanionRows
 from dapl.evaluation.files import write_files
-from dapl.evaluation.one_pass import Wanted, bicubic_regions, class_table, look, tried_thresholds
+from dapl.evaluation.one_pass import Wanted, look, tried_thresholds
 from dapl.evaluation.protocol import Protocol
 from dapl.evaluation.result import Evaluation
 from dapl.evaluation.rows import Answers, Looks
@@ -26,6 +26,8 @@ from dapl.evaluation.scenes import Scene, part_mode, part_radius, parts_of
 from dapl.evaluation.selection import chosen, needing
 from dapl.evaluation.summary import Measured
 from dapl.evaluation.whole_run import summarise, wanted_parts, what_is_missing, what_to_look_for
+from dapl.metrics.functional import activation_regions
+from dapl.models.prototypes import class_table
 from dapl.progress import Reporter
 from dapl.run import versions
 from dapl.training.sources import grid_masks
@@ -171,7 +173,7 @@ def _measure(
             maps = _checked(model.maps(images, labels), len(rows), table.shape[1])
             if scene.masks is not None and wanted.masks:
                 scene = replace(scene, grid=grid_masks(scene.masks, maps.shape[-2:]))
-            regions = bicubic_regions(maps, pictures.size, protocol.percentile) if wanted.regions else None
+            regions = activation_regions(maps, pictures.size, protocol.percentile) if wanted.regions else None
             looks.add(rows, look(maps, regions, counts[labels], scene, wanted), protocol.tau, thresholds)
             companions.add(rows, maps, regions, counts[labels], scene, wanted.companions)
         advance(len(rows))

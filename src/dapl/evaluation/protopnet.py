@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from dapl.data.transforms import normalise
 from dapl.errors import DaplError, nearest
-from dapl.evaluation.one_pass import class_table
-from dapl.models.prototypes import log_similarity
+from dapl.models.prototypes import class_table, log_similarity
 from dapl.models.weights import StateDict, read_state_dict
 
 ARCHITECTURES = (

@@ -12,11 +12,13 @@ import torch
 from lightning_fabric import Fabric
 
 from dapl.config import Config
+from dapl.data.given import Given, hand_over
+from dapl.data.sample import Splits
 from dapl.errors import DaplError
 from dapl.evaluation.files import write_files
 from dapl.evaluation.more_passes import purity_of_prototypes
 from dapl.evaluation.on_sources import measure_sources
-from dapl.evaluation.one_pass import Wanted, class_table, measure_split
+from dapl.evaluation.one_pass import Wanted, measure_split
 from dapl.evaluation.protocol import SPLITS, Protocol, one_of
 from dapl.evaluation.result import Evaluation
 from dapl.evaluation.scenes import SplitScenes, part_radius
@@ -33,6 +35,7 @@ from dapl.training.launch import launch
 
 NO_PARTS = "the data has no part annotations (neither part masks nor keypoints) to say what a part is"
 NO_MASKS = "the data has no foreground masks to tell the object from its background"
+NO_PROTOTYPES = "the model has no prototypes"
 NOTHING_FOUND = "no picture gave a finite value: no visible part, no prototype that is kept, or no activation"
 
 
@@ -43,32 +46,45 @@ def evaluate(
     metrics: Sequence[str] | str | None = None,
     config: Config | None = None,
     quiet: bool = False,
+    splits: Splits | None = None,
 ) -> Evaluation:
     """Numbers of a run's best model on a split; also written to metrics.json and metrics/ in the run.
 
     ``metrics`` names some of `dapl.evaluation.selection.NAMES`; None takes all that need no pass of their own.
-    ``config`` replaces the run's own where only data, caches or runtime differ.
+    ``config`` replaces the run's own where only data, caches or runtime differ. ``splits``: the data of a run that was
+    trained on data handed over in Python.
     """
     one_of("split", split, SPLITS)
     names, folder = chosen(metrics), Path(folder)
     config = config or Run.open(folder).config()
+    given = hand_over(config.data, splits)
     options = (protocol or Protocol()).to_json()
     # To and from processes go plain values only: Fabric refuses frozen dataclasses.
-    found = launch(config, _evaluate_process, folder, options, split, names, quiet)
+    found = launch(config, _evaluate_process, folder, options, split, names, quiet, given)
     return Evaluation.from_plain(found)
 
 
 def _evaluate_process(
-    fabric: Fabric, config: Config, folder: Path, options: dict, split: Split, names: frozenset[str], quiet: bool
+    fabric: Fabric,
+    config: Config,
+    folder: Path,
+    options: dict,
+    split: Split,
+    names: frozenset[str],
+    quiet: bool,
+    given: Given | None,
 ) -> dict[str, Any]:
     protocol = Protocol(**options)
     loaded = load_run(folder, config=config)
     reporter = Reporter(quiet or fabric.global_rank > 0)
-    lanes = Lanes(config, fabric, reporter)
+    lanes = Lanes(config, fabric, reporter, None if given is None else given.splits())
     _check_classes(loaded, lanes, split)
     loaded.model.to(fabric.device)
     lanes.shared_backbone = digest(loaded.model.backbone)
     missing = what_is_missing(names, lanes.dataset(split).parts, lanes.dataset(split).has_masks)
+    if not len(loaded.model.prototypes):
+        missing |= dict.fromkeys(names.difference(needing(names, "logits")), NO_PROTOTYPES)
+        names = names - missing.keys()
     measured, mode = _measure(loaded, lanes, split, protocol, names, names - missing.keys(), reporter)
     facts = {
         "part_mode": mode,
@@ -123,7 +139,7 @@ def _measure(
         protocol=protocol,
         names=possible,
         companions=None if rows is None else rows.companions,
-        kept=class_table(model.prototypes.membership, model.prototypes.kept)[1].cpu(),
+        kept=model.prototypes.by_class()[1].cpu(),
         purity=purity,
         fixed=_read_off(model) if "sparsity" in possible else {},
     )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from dapl.config import DaplModel, ModelConfig
-from dapl.models.backbone import create_backbone
+from dapl.config import BlackBoxModel, DaplModel, ModelConfig, PixPNetModel, ProtoPNetModel
+from dapl.models.backbone import Backbone, create_backbone
+from dapl.models.blackbox import BlackBox
 from dapl.models.contract import PrototypeModel
 from dapl.models.dapl import Dapl
+from dapl.models.pixpnet import PixPNet
+from dapl.models.protopnet import ProtoPNet
 
-Builder = Callable[[ModelConfig, int], PrototypeModel]
+Builder = Callable[[Any, int], PrototypeModel]
 SYSTEMS: dict[str, Builder] = {}
 
 
@@ -40,5 +44,34 @@ def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bo
 
 @register("dapl")
 def _build_dapl(config: DaplModel, classes: int) -> Dapl:
-    backbone = create_backbone(**config.backbone.model_dump())
-    return Dapl(backbone, classes, config.heads, config.head_dim, config.epsilon)
+    return Dapl(_backbone(config), classes, config.heads, config.head_dim, config.epsilon, config.addon_init)
+
+
+@register("protopnet")
+@register("protopshare")
+def _build_protopnet(config: ProtoPNetModel, classes: int) -> ProtoPNet:
+    return ProtoPNet(
+        _backbone(config),
+        classes,
+        config.prototypes_per_class,
+        config.width,
+        config.epsilon,
+        config.other_class_weight,
+        config.addon_init,
+    )
+
+
+@register("pixpnet")
+def _build_pixpnet(config: PixPNetModel, classes: int) -> PixPNet:
+    return PixPNet(
+        _backbone(config), classes, config.prototypes_per_class, config.width, config.epsilon, config.addon_init
+    )
+
+
+@register("blackbox")
+def _build_blackbox(config: BlackBoxModel, classes: int) -> BlackBox:
+    return BlackBox(_backbone(config), classes)
+
+
+def _backbone(config: ModelConfig) -> Backbone:
+    return create_backbone(**config.backbone.model_dump())

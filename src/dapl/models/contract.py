@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -36,6 +38,7 @@ class PrototypeModel(nn.Module, ABC):
 
     backbone: nn.Module
     prototypes: Prototypes
+    """None of them where a system does not explain itself (the black box)."""
 
     @abstractmethod
     def embed(self, features: Tensor) -> Tensor:
@@ -77,12 +80,36 @@ class PrototypeModel(nn.Module, ABC):
         flat = maps.flatten(0, -3).unsqueeze(1)
         return F.interpolate(flat, size=size, mode="bicubic", align_corners=False).view(*maps.shape[:-2], *size)
 
+    def evidence_maps(self, features: Tensor, prototypes: Tensor, locations: Tensor) -> Tensor | None:
+        """From where in the picture the embedding at a location took its values, B×M×H×W, each summing to 1.
+
+        None for a system whose embedding at a location is made of what is there and no more: its activation map says
+        all. Shapes: features B×D0×H×W, prototypes and locations long B×M.
+        """
+        return None
+
     @property
     def classes(self) -> int:
         return self.prototypes.membership.shape[1]
 
-    def prototypes_of(self, labels: Tensor) -> Tensor:
-        """Prototypes of each picture's class, B×M, where every class has as many (before any merging)."""
-        per_class = self.prototypes.membership.sum(0)
-        table = self.prototypes.membership.T.nonzero()[:, 1].view(self.classes, int(per_class[0]))
-        return table[labels]
+    @property
+    def score_count(self) -> int:
+        """How many scores a picture has, one a prototype but for the black box."""
+        return len(self.prototypes)
+
+    def penalised_weights(self) -> Tensor:
+        """The class weights that the L1 term of the last layer counts, in any shape."""
+        return self.class_weights()
+
+    def absorb(self, prototype: int, others: Sequence[int]) -> None:
+        """Let a prototype stand for others too: it has the sum of their weights, and all their classes are its own."""
+        raise NotImplementedError(f"{type(self).__name__} cannot merge prototypes.")
+
+    def facts(self, image_size: int) -> dict[str, Any]:
+        """What a run should say of the model beside its config, as plain values, for pictures of this size."""
+        return {}
+
+    def prototypes_of(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Prototypes of each picture's class, long B×M, and which of them count, bool B×M (see `class_table`)."""
+        table, counts = self.prototypes.by_class()
+        return table[labels], counts[labels]

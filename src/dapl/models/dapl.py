@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dapl.models.addon import regular_addon
+from dapl.models.addon import Init, regular_addon
 from dapl.models.attention import HeadAttention
 from dapl.models.backbone import Backbone
 from dapl.models.contract import PrototypeModel
@@ -27,11 +27,19 @@ class ClassWeights(nn.Module):
 class Dapl(PrototypeModel):
     """Add-on, multi-head attention without mixing of heads, one-to-one mapping, log similarity, class-wise weights."""
 
-    def __init__(self, backbone: Backbone, classes: int, heads: int, head_dim: int, epsilon: float = 1e-4) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        heads: int,
+        head_dim: int,
+        epsilon: float = 1e-4,
+        addon_init: Init = "fan_out",
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.backbone = backbone
-        self.addon = regular_addon(backbone.channels, heads * head_dim)
+        self.addon = regular_addon(backbone.channels, heads * head_dim, addon_init)
         self.attention = HeadAttention(heads, head_dim)
         membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(heads, dim=0)
         self.prototypes = Prototypes(membership, groups=heads, width=head_dim, epsilon=epsilon)
@@ -50,6 +58,11 @@ class Dapl(PrototypeModel):
     def attention_weights(self, features: Tensor) -> Tensor:
         """B×N×HW×HW: where the value at each location came from, which the activation map alone does not say."""
         return self.attention.weights(self.addon(features))
+
+    def evidence_maps(self, features: Tensor, prototypes: Tensor, locations: Tensor) -> Tensor:
+        pictures = torch.arange(len(features), device=features.device).unsqueeze(1)
+        attention = self.attention_weights(features)[pictures, self.prototypes.group_of[prototypes], locations]
+        return attention.unflatten(2, features.shape[-2:])
 
     def parts(self) -> dict[str, nn.Module]:
         return {

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -75,6 +76,18 @@ def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None =
     return torch.cat(found)
 
 
+def class_table(membership: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """The prototypes of each class, long C×M, and which of them count, bool C×M; shorter rows are filled up with 0.
+
+    membership: bool P×C, kept: bool P. A class need not have as many prototypes as another, and classes may share them.
+    """
+    most = int(membership.sum(0).max()) if len(membership) else 0
+    # Sorting ¬membership puts the own ones first, in their order.
+    order = (~membership.T).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
+    own = membership.T.gather(1, order)
+    return torch.where(own, order, 0), own & kept[order]
+
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -113,9 +126,21 @@ class Prototypes(nn.Module):
         self.vectors = nn.Parameter(torch.rand(count, width))
         self.register_buffer("membership", membership.bool())
         self.register_buffer("kept", torch.ones(count, dtype=torch.bool))
+        self._table: tuple[tuple, tuple[Tensor, Tensor]] | None = None
 
     def __len__(self) -> int:
         return self.vectors.shape[0]
+
+    def by_class(self) -> tuple[Tensor, Tensor]:
+        """`class_table` of these prototypes; made anew only when one was removed or merged."""
+        state = tuple((t.data_ptr(), t._version, t.device) for t in (self.membership, self.kept))
+        if self._table is None or self._table[0] != state:
+            self._table = state, class_table(self.membership, self.kept)
+        return self._table[1]
+
+    def points(self) -> Tensor:
+        """The vectors as the embedding is compared with them, P×D."""
+        return self.vectors
 
     @property
     def group_of(self) -> Tensor:
@@ -149,7 +174,7 @@ class Prototypes(nn.Module):
             grouped = (squares - 2 * partial).clamp_min(0)
             return grouped.transpose(1, 2).flatten(1, 2).unflatten(2, size)
         named = prototypes.expand(len(embedding), -1) if prototypes.dim() == 1 else prototypes
-        vectors = self.vectors[named].unsqueeze(3)  # B×M×D×1
+        vectors = self.points()[named].unsqueeze(3)  # B×M×D×1
         index = (named % self.groups)[:, :, None, None].expand(-1, -1, *patches.shape[2:])
         difference = patches.gather(1, index) - vectors
         return difference.square().sum(2).unflatten(2, size)
@@ -163,14 +188,27 @@ class Prototypes(nn.Module):
 
         Shapes: embedding B×G×D×H×W, prototypes long G×M → scores B×G×M.
         """
-        vectors = self.vectors[prototypes].transpose(1, 2)  # G×D×M
+        vectors = self.points()[prototypes].transpose(1, 2)  # G×D×M
         patches = embedding.flatten(3)
         locations = nearest_locations(patches, vectors)
         return self.similarity(_NearestDistance.apply(patches, vectors, locations))
 
     def _by_group(self) -> Tensor:
         """P×D → G×D×Q with Q = P/G."""
-        return self.vectors.unflatten(0, (-1, self.groups)).permute(1, 2, 0)
+        return self.points().unflatten(0, (-1, self.groups)).permute(1, 2, 0)
+
+
+class UnitPrototypes(Prototypes):
+    """Prototypes on the unit sphere, where half the squared distance is the cosine distance d = 1 − cos(z, p).
+
+    The embedding must have unit length too. Similarity is PixPNet's: log(1/(d + ε) + 1).
+    """
+
+    def points(self) -> Tensor:
+        return F.normalize(self.vectors, dim=1)
+
+    def similarity(self, distances: Tensor) -> Tensor:
+        return torch.log(1 / (distances / 2 + self.epsilon) + 1)
 
 
 def _prototype_order(grouped: Tensor) -> Tensor:

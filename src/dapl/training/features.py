@@ -12,6 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from dapl.data.arrays import open_array
 from dapl.files import replacing
 from dapl.progress import Advance
 from dapl.training.sources import Features, PictureSource, grid_masks, in_order
@@ -74,8 +75,8 @@ def open_features(folder: Path, key: str, has_masks: bool) -> Features | None:
     if not values.exists() or (has_masks and not masks.exists()):
         return None
     # Copy-on-write maps: torch wants memory that it may write to, the file stays as it is.
-    grid = torch.from_numpy(np.load(masks, mmap_mode="c")) if has_masks else None
-    return Features(torch.from_numpy(np.load(values, mmap_mode="c")), grid)
+    grid = torch.from_numpy(open_array(masks, "c", np.float32)) if has_masks else None
+    return Features(torch.from_numpy(open_array(values, "c", np.float32)), grid)
 
 
 def write_features(folder: Path, key: str, compute: Callable[[Allocate], Features]) -> None:

@@ -23,6 +23,7 @@ from dapl.training.features import compute_features, digest, features_key, open_
 from dapl.training.sources import Features, FeatureSource, PictureSource, Source
 
 Split = Literal["train", "validation", "test"]
+_WARNINGS_SHOWN = 5
 
 
 class Lanes:
@@ -34,11 +35,21 @@ class Lanes:
         self.fabric = fabric
         self.reporter = reporter
         self.splits = splits or build_splits(config.data)
+        self._tell_what_was_left_out()
         self.folder = _cache_folder(config)
         self._pixels: dict[str, Pixels] = {}
         self._in_memory: tuple[tuple[str, int], Features] | None = None
         self.shared_backbone = ""
         """Digest of the weights that other runs start with too: features of that backbone are kept on disk."""
+
+    def _tell_what_was_left_out(self) -> None:
+        """Of data sets that go on without what they cannot use; each is told once, however many splits show it."""
+        shown = {id(base): base for base, _ in map(base_rows, vars(self.splits).values())}
+        lines = [line for base in shown.values() for line in getattr(base, "warnings", ())]
+        for line in lines[:_WARNINGS_SHOWN]:
+            self.reporter.line(f"data: {line}")
+        if len(lines) > _WARNINGS_SHOWN:
+            self.reporter.line(f"data: and {len(lines) - _WARNINGS_SHOWN} more; `dapl prepare check` lists them all")
 
     def dataset(self, split: Split) -> Dataset:
         return getattr(self.splits, split)

@@ -32,42 +32,55 @@ class Objective(nn.Module):
     def forward(self, batch: Batch, negatives: Tensor | None) -> dict[str, Tensor]:
         """``negatives``: long N×M from `draw_negatives`, or None where the contrastive term is off."""
         output = self.model.from_features(features_of(self.model, batch))
-        prototypes = self.model.prototypes
-        distances = output.distances.masked_fill(~prototypes.kept, torch.inf)
-        terms = {
-            "cross_entropy": losses.cross_entropy(output.logits, batch.labels),
-            "cluster": losses.cluster(distances, prototypes.membership, batch.labels),
-            "separation": losses.separation(distances, prototypes.membership, batch.labels),
-        }
-        total = terms["cross_entropy"] + self.weights.cluster * terms["cluster"]
-        total = total - self.weights.separation * terms["separation"]
-        for name, weight, term in self._optional(batch, output, negatives):
-            terms[name] = term
-            total = total + weight * term
+        terms = {"cross_entropy": losses.cross_entropy(output.logits, batch.labels)}
+        total = terms["cross_entropy"]
+        if len(self.model.prototypes):
+            for name, weight, term in (*self._distances(batch, output), *self._optional(batch, output, negatives)):
+                terms[name] = term
+                total = total + weight * term
         terms["accuracy"] = (output.logits.argmax(1) == batch.labels).float().mean()
         return {"total": total, **terms}
+
+    def _distances(self, batch: Batch, output: Output) -> Iterator[tuple[str, float, Tensor]]:
+        prototypes = self.model.prototypes
+        distances = output.distances.masked_fill(~prototypes.kept, torch.inf)
+        yield "cluster", self.weights.cluster, losses.cluster(distances, prototypes.membership, batch.labels)
+        yield "separation", -self.weights.separation, losses.separation(distances, prototypes.membership, batch.labels)
 
     def _optional(self, batch: Batch, output: Output, negatives: Tensor | None) -> Iterator[tuple[str, float, Tensor]]:
         """(name, weight, value) of the terms whose weight is not 0."""
         contrast, foreground, spatial = self.weights.contrast, self.weights.foreground, self.weights.spatial
         if negatives is not None:
-            positives = self._positives(output, batch.labels)
+            positives, counts = self._positives(output, batch.labels)
             scores = self.model.prototypes.across_groups(output.embedding, negatives)
-            yield "contrast", contrast.weight, losses.contrastive(positives, scores, contrast.margin)
+            yield "contrast", contrast.weight, losses.contrastive(positives, scores, contrast.margin, counts)
         if foreground.weight and batch.masks is not None:
-            named = None if foreground.over == "all" else self.model.prototypes_of(batch.labels)
+            named, counts = self._looked_at(batch.labels, foreground.over)
             maps = self.model.maps(output.embedding, named)
             masks = grid_masks(batch.masks, maps.shape[-2:])
-            yield "foreground", foreground.weight, losses.foreground(maps, masks, foreground.threshold)
+            yield "foreground", foreground.weight, losses.foreground(maps, masks, foreground.threshold, counts)
         if spatial.weight:
-            maps = self.model.maps(output.embedding, self.model.prototypes_of(batch.labels))
-            yield "spatial", spatial.weight, losses.spatial_overlap(maps, spatial.sharpness)
+            named, counts = self._looked_at(batch.labels, "class")
+            maps = self.model.maps(output.embedding, named)
+            yield "spatial", spatial.weight, losses.spatial_overlap(maps, spatial.sharpness, counts)
 
-    def _positives(self, output: Output, labels: Tensor) -> Tensor:
-        """Scores of the prototypes assigned to each head: B×N×1 for the picture's class, B×N×C for all of P_h."""
+    def _looked_at(self, labels: Tensor, over: str) -> tuple[Tensor | None, Tensor]:
+        """Prototypes (None: all) and which of them count, B×M."""
+        if over == "all":
+            return None, self.model.prototypes.kept.expand(len(labels), -1)
+        return self.model.prototypes_of(labels)
+
+    def _positives(self, output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the prototypes assigned to each head: B×N×1 for the picture's class, B×N×C for all of P_h.
+
+        And which of them count, in the same shape.
+        """
         if self.weights.contrast.positives == "class":
-            return output.scores.gather(1, self.model.prototypes_of(labels)).unsqueeze(2)
-        return output.scores.unflatten(1, (-1, self.model.prototypes.groups)).transpose(1, 2)
+            named, counts = self.model.prototypes_of(labels)
+            return output.scores.gather(1, named).unsqueeze(2), counts.unsqueeze(2)
+        prototypes = self.model.prototypes
+        scores, kept = (t.unflatten(-1, (-1, prototypes.groups)).mT for t in (output.scores, prototypes.kept))
+        return scores, kept.expand_as(scores)
 
 
 def draw_negatives(count: int, groups: int, number: int, generator: torch.Generator) -> Tensor:

@@ -66,7 +66,7 @@ def project(model: PrototypeModel, batches: Iterable[Batch], threshold: float | 
     chosen = best.embedding.flatten(2).gather(2, best.location[:, None, None].expand(-1, best.embedding.shape[1], 1))
     vectors = model.prototypes.vectors
     vectors.copy_(torch.where(found.unsqueeze(1), chosen.squeeze(2), vectors))
-    squares = (best.embedding - vectors[:, :, None, None]).square().sum(1)
+    squares = (best.embedding - model.prototypes.points()[:, :, None, None]).square().sum(1)
     grounded = found & (best.rank >= 1)
     maps = model.prototypes.similarity(squares)
     return Projection(best.image, best.location, best.distance, best.share, grounded, maps)
@@ -81,8 +81,9 @@ def _consider(
     shares = None if batch.masks is None else grid_masks(batch.masks, size)
     allowed, image_rank = _allowed(shares, threshold, len(batch), size, embedding)
     distances, locations = _nearest_of_class(model, embedding, batch.labels, allowed)
-    # Only pictures of the prototype's own classes compete.
-    rank = torch.where(prototypes.membership[:, batch.labels].T, image_rank.unsqueeze(1), -1.0)
+    # Only pictures of the prototype's own classes compete; one that was removed stays as it is.
+    competes = prototypes.membership[:, batch.labels].T & prototypes.kept
+    rank = torch.where(competes, image_rank.unsqueeze(1), -1.0)
     # The best of the batch: highest rank, then smallest distance, then the first picture.
     top = rank.amax(0)
     distance = distances.masked_fill(rank < top, torch.inf)
@@ -110,14 +111,16 @@ def _nearest_of_class(
 
     A picture meets the prototypes of its own class alone, so the work is that of M prototypes, not of P.
     """
-    named = model.prototypes_of(labels)
+    named, counts = model.prototypes_of(labels)
     squares = model.prototypes.distances(embedding, named).flatten(2)
     if allowed is not None:
         squares = squares.masked_fill(~allowed.flatten(1).unsqueeze(1), torch.inf)
     nearest = squares.min(2)
-    shape = len(labels), len(model.prototypes)
-    distances = squares.new_full(shape, torch.inf).scatter_(1, named, nearest.values)
-    return distances, torch.zeros(shape, dtype=torch.long, device=squares.device).scatter_(1, named, nearest.indices)
+    shape = len(labels), len(model.prototypes) + 1  # the last column takes what does not count
+    place = torch.where(counts, named, len(model.prototypes))
+    distances = squares.new_full(shape, torch.inf).scatter_(1, place, nearest.values)
+    locations = torch.zeros(shape, dtype=torch.long, device=squares.device).scatter_(1, place, nearest.indices)
+    return distances[:, :-1], locations[:, :-1]
 
 
 def _allowed(

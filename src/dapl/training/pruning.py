@@ -8,7 +8,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from dapl.metrics.functional import activation_regions, background_bias, region_background_share
+from dapl.metrics.functional import background_bias, region_background_share
+from dapl.metrics.regions import model_regions
 from dapl.models.contract import PrototypeModel
 from dapl.training.sources import Batch, features_of, grid_masks
 
@@ -37,18 +38,26 @@ def foreground_shares(
         batch = batch.to(fabric.device)
         with fabric.autocast():
             embedding = model.embed(features_of(model, batch)).float()
-        named = model.prototypes_of(batch.labels)  # B×M
+        named, counted = model.prototypes_of(batch.labels)  # B×M
         maps = model.maps(embedding, named)
         if bias_of == "map":
             bias = background_bias(maps, grid_masks(masks, maps.shape[-2:]))
         else:
-            bias = region_background_share(
-                activation_regions(maps, (masks.shape[-2], masks.shape[-1]), percentile), masks.bool()
-            )
-        sums.index_add_(0, named.flatten(), 1 - bias.flatten().double())
-        counts.index_add_(0, named.flatten(), torch.ones_like(bias.flatten(), dtype=torch.double))
+            bias = region_background_share(model_regions(model, maps, masks.shape[-1], percentile), masks.bool())
+        sums.index_add_(0, named[counted], 1 - bias[counted].double())
+        counts.index_add_(0, named[counted], torch.ones_like(bias[counted], dtype=torch.double))
     sums, counts = (fabric.all_reduce(values, reduce_op="sum") for values in (sums, counts))  # type: ignore[assignment]
     return (sums / counts).float()  # 0/0 is nan: no evidence
+
+
+@torch.no_grad()
+def own_among_nearest(distances: Tensor, labels: Tensor, membership: Tensor, nearest: int) -> Tensor:
+    """How many of the k training pictures nearest to a prototype are of its classes, long P.
+
+    Shapes: distances n×P to the nearest patch of each picture, labels n, membership bool P×C.
+    """
+    pictures = distances.topk(min(nearest, len(distances)), dim=0, largest=False).indices  # k×P
+    return membership.T[labels[pictures], torch.arange(len(membership))].sum(0)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 from lightning_fabric import Fabric
@@ -24,11 +25,8 @@ def make_optimizer(model: PrototypeModel, stage: WarmUpStage | JointStage) -> to
     """Parts with a learning rate learn, all others are frozen."""
     groups = []
     parts = model.parts()
-    for name in stage.learning_rates:
-        if name not in parts:
-            raise DaplError(
-                f"schedule: {stage.stage} gives a learning rate to '{name}', which this system does not have."
-            )
+    if not any(stage.learning_rates.get(name) for name in parts):
+        raise DaplError(f"schedule: {stage.stage} gives none of {', '.join(parts)} a learning rate.")
     for name, part in parts.items():
         rate = stage.learning_rates.get(name, 0.0)
         part.requires_grad_(rate > 0)
@@ -114,15 +112,16 @@ def not_finite(where: str, what: Sequence[str]) -> DaplError:
 
 @torch.no_grad()
 def all_scores(
-    model: PrototypeModel, source: Source, order: Sequence[Tensor], fabric: Fabric, advance: Advance
-) -> Tensor:
-    """Scores of every picture, n×P on the CPU, the same in every process."""
+    model: PrototypeModel, source: Source, order: Sequence[Tensor], fabric: Fabric, advance: Advance,
+    what: Literal["scores", "distances"] = "scores",
+) -> Tensor:  # fmt: skip
+    """Scores (or distances to the nearest patch) of every picture, n×P on the CPU, the same in every process."""
     model.eval()
-    table = torch.zeros(len(source), len(model.prototypes))
+    table = torch.zeros(len(source), model.score_count)
     for batch in source.batches(deal(order, fabric)):
         with fabric.autocast():
             output = run_model(model, batch.to(fabric.device))
-        table[batch.indices] = output.scores.float().cpu()
+        table[batch.indices] = getattr(output, what).float().cpu()
         advance(len(batch))
     return everywhere(table, fabric)
 
@@ -165,7 +164,7 @@ def last_layer(
             rows = indices.to(device)
             logits = model.classify(scores[rows])
             loss = losses.cross_entropy(logits, labels[rows])
-            penalty = losses.l1(torch.cat([p.flatten() for p in classifier.parameters()]))
+            penalty = losses.l1(model.penalised_weights())
             optimizer.zero_grad(set_to_none=True)
             (loss + stage.l1 * penalty).backward()
             optimizer.step()

@@ -9,45 +9,52 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from dapl import losses
-from dapl.config import Config, FitStage, JointStage, LastLayerStage, ProjectStage, PruneStage, WarmUpStage
+from dapl.config import (
+    Config,
+    JointStage,
+    LastLayerStage,
+    MergeStage,
+    ProjectStage,
+    PruneStage,
+    PurePruneStage,
+    WarmUpStage,
+)
+from dapl.data.given import Given, hand_over
+from dapl.data.sample import Splits
 from dapl.errors import DaplError
-from dapl.files import write_json
-from dapl.metrics.functional import activation_regions
-from dapl.models.build import build_model
+from dapl.metrics.regions import model_regions
 from dapl.progress import Advance, Reporter
 from dapl.run import Run
 from dapl.training.checkpoint import (
-    Checkpoint,
     Position,
-    load_checkpoint,
-    optimizer_tensors,
-    restore_model,
     restore_optimizer,
-    save_checkpoint,
 )
-from dapl.training.curves import Curves
-from dapl.training.features import digest
-from dapl.training.lanes import Lanes, Split
 from dapl.training.launch import launch
+from dapl.training.merging import merge, plan_merge
 from dapl.training.objective import Objective
 from dapl.training.projection import project
-from dapl.training.pruning import foreground_shares, prune
-from dapl.training.records import fresh_records, record_projection, records_from_json, records_to_json
-from dapl.training.sources import Batch, in_order
+from dapl.training.pruning import foreground_shares, own_among_nearest, prune
+from dapl.training.records import record_projection
+from dapl.training.sources import Batch
 from dapl.training.stages import FitEpoch, Terms, all_scores, deal, last_layer, make_optimizer, not_finite
+from dapl.training.state import RunState, judge
 
 
-def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) -> Run:
-    """Train a model by its schedule. With ``resume`` the run in ``out`` goes on from its last checkpoint."""
+def train(
+    config: Config, out: Path, resume: bool = False, quiet: bool = False, splits: Splits | None = None
+) -> Run:  # fmt: skip
+    """Train a model by its schedule. With ``resume`` the run in ``out`` goes on from its last checkpoint.
+
+    ``splits``: the data, where ``config.data`` is `GivenData`.
+    """
+    given = hand_over(config.data, splits)
     run = Run.open(out) if resume else Run(out)
     ours = not resume and run.is_free()
     try:
-        launch(config, _train_process, out, resume, quiet)
+        launch(config, _train_process, out, resume, quiet, given)
     except DaplError:
         if ours and not run.last.exists():  # there is nothing to go on with: put right what was wrong and start again
             shutil.rmtree(out, ignore_errors=True)
@@ -55,38 +62,15 @@ def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) 
     return run
 
 
-def _train_process(fabric: Fabric, config: Config, out: Path, resume: bool, quiet: bool) -> None:
+def _train_process(fabric: Fabric, config: Config, out: Path, resume: bool, quiet: bool, given: Given | None) -> None:
     if fabric.global_rank == 0:
         Run.open(out).sweep() if resume else Run.create(out, config)
     fabric.barrier()
-    Trainer(fabric, config, Run(out), Reporter(quiet or fabric.global_rank > 0)).train()
+    Trainer(fabric, config, Run(out), Reporter(quiet or fabric.global_rank > 0), given).train()
 
 
-class Trainer:
-    """The state of a run between stages, and how it is saved."""
-
-    def __init__(self, fabric: Fabric, config: Config, run: Run, reporter: Reporter) -> None:
-        self.fabric, self.config, self.run, self.reporter = fabric, config, run, reporter
-        self.lanes = Lanes(config, fabric, reporter)
-        self.classes = list(self.lanes.splits.train.classes)
-        _check_data(config, self.lanes)
-        resuming = run.last.exists()
-        self.model = build_model(config.model, len(self.classes), config.seed, pretrained=not resuming)
-        self.model.to(fabric.device).requires_grad_(False)  # a stage says what learns
-        self.records = fresh_records(self.model, self.classes)
-        self.position = Position()
-        self.best: list[float] | None = None
-        """[accuracy, −cross-entropy] on validation of the best model since prototypes were last changed for good."""
-        self.optimizer_state: dict[str, Tensor] = {}
-        self.epoch_sums: Terms = {}
-        if resuming:
-            self._restore()
-        else:
-            self._forget_log()
-            self.lanes.shared_backbone = digest(self.model.backbone)
-        self.curves = Curves(run.tensorboard, self._epochs_before(self.position)) if fabric.global_rank == 0 else None
-
-    # --- the schedule -------------------------------------------------------------------------------------------
+class Trainer(RunState):
+    """Runs the schedule."""
 
     def train(self) -> None:
         self._describe()
@@ -100,10 +84,14 @@ class Trainer:
                 self._fit(number, stage)
             elif isinstance(stage, ProjectStage):
                 facts = self._project(stage)
+            elif isinstance(stage, MergeStage):  # before LastLayerStage, which it is too
+                self._merge(number, stage)
             elif isinstance(stage, LastLayerStage):
                 self._last_layer(number, stage)
             elif isinstance(stage, PruneStage):
                 facts = self._prune(stage)
+            elif isinstance(stage, PurePruneStage):
+                facts = self._prune_impure(stage)
             self.position = Position(number + 1)
             seconds = round(time.monotonic() - started, 3)
             self._log({"event": "stage", "stage": number, "name": stage.stage, "seconds": seconds, **facts})
@@ -161,7 +149,7 @@ class Trainer:
             batches = _counting(source.batches(deal(self._order(len(source)), self.fabric)), advance)
             found = project(self.model, batches, stage.foreground_share, self.fabric)
         size = self.config.data.image_size
-        regions = activation_regions(found.maps.unsqueeze(1), (size, size)).squeeze(1).cpu()
+        regions = model_regions(self.model, found.maps.unsqueeze(1), size).squeeze(1).cpu()
         self.records = record_projection(self.records, found, self.lanes.dataset("train"), regions)
         ungrounded = sum(record.grounded is False for record in self.records)
         if ungrounded:
@@ -171,7 +159,8 @@ class Trainer:
             )
         return {"ungrounded": ungrounded, "validation": self._start_best()}
 
-    def _last_layer(self, number: int, stage: LastLayerStage) -> None:
+    def _last_layer(self, number: int, stage: LastLayerStage, before: int = 0) -> None:
+        """``before``: epochs of the stage that are already in the log."""
         scores, labels = self._scores("train")
         held_out, held_out_labels = self._scores("validation")
         best_state = None
@@ -179,14 +168,52 @@ class Trainer:
         def after_epoch(epoch: int, means: Terms) -> None:
             nonlocal best_state
             validation = judge(self.model.classify(held_out.to(self.fabric.device)).cpu(), held_out_labels)
-            self._after_epoch(number, stage, epoch, means, validation)
+            self._after_epoch(number, stage, before + epoch, means, validation)
             if self._is_best(validation):
                 best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-        last_layer(self.model, scores, labels, stage, (self.config.seed, number), after_epoch)
+        last_layer(self.model, scores, labels, stage, (self.config.seed, number, *([before] if before else [])), after_epoch)
         self.model.requires_grad_(False)
         if best_state is not None:
             self._save_best(best_state)
+
+    def _merge(self, number: int, stage: MergeStage) -> None:
+        for step in range(self.position.epoch // stage.epochs, stage.steps):
+            plan = plan_merge(self._responses(), self.model.prototypes.kept, stage.share)
+            merge(self.model, self.records, plan)
+            validation = self._start_best()
+            self._last_layer(number, stage, step * stage.epochs)
+            left = int(self.model.prototypes.kept.sum())
+            assert self.best is not None
+            self.reporter.line(
+                f"  step {step + 1}/{stage.steps}  {sum(len(others) for _, others in plan)} merged, {left} left  "
+                f"validation {validation['accuracy']:.1%}, tuned {self.best[0]:.1%}"
+            )
+            epoch = (step + 1) * stage.epochs - 1
+            self._log({"event": "merge", "stage": number, "epoch": epoch, "step": step, "prototypes": left,
+                       "validation": validation, "tuned": {"accuracy": self.best[0]}})  # fmt: skip
+            self.position = Position(number, epoch + 1)
+            self._save()
+
+    def _responses(self) -> Tensor:
+        """Distance of each prototype to the nearest patch of each training picture, n×P."""
+        source = self.lanes.source("train", self.model)
+        with self.reporter.track("responses", len(source)) as advance:
+            order = self._order(len(source))
+            return all_scores(self.model, source, order, self.fabric, advance, "distances")
+
+    def _prune_impure(self, stage: PurePruneStage) -> dict[str, Any]:
+        labels = self.lanes.source("train", self.model).labels
+        membership = self.model.prototypes.membership
+        own = own_among_nearest(self._responses(), labels, membership.cpu(), stage.nearest)
+        # As a share, so that the one rule holds: below the threshold it goes, and a class never loses its last one.
+        removed = prune(self.model, own.to(membership.device) / stage.nearest, stage.own / stage.nearest).tolist()
+        for record, gone, count in zip(self.records, removed, own.tolist(), strict=True):
+            if gone:
+                record.kept = False
+                record.reason = f"{count} of the {stage.nearest} nearest training pictures are of its class"
+        self.reporter.line(f"  {sum(removed)} of {len(removed)} prototypes removed, nearest to other classes")
+        return {"removed": sum(removed), "validation": self._start_best()}
 
     def _prune(self, stage: PruneStage) -> dict[str, Any]:
         source = self.lanes.source("validation", self.model)
@@ -207,156 +234,8 @@ class Trainer:
         self.reporter.line(f"  {sum(removed)} of {len(removed)} prototypes removed, {stage.bias_of} on background")
         return {"removed": sum(removed), "validation": self._start_best()}
 
-    # --- numbers ------------------------------------------------------------------------------------------------
-
-    def _order(self, count: int) -> list[Tensor]:
-        return in_order(count, self.config.runtime.evaluation_batch)
-
-    def _scores(self, split: Split) -> tuple[Tensor, Tensor]:
-        source = self.lanes.source(split, self.model)
-        with self.reporter.track(f"scores of {split}", len(source)) as advance:
-            return all_scores(self.model, source, self._order(len(source)), self.fabric, advance), source.labels
-
-    def _validation_masks(self, indices: Tensor) -> Tensor:
-        masks = self.lanes.pixel_masks("validation", indices)
-        assert masks is not None
-        return masks
-
-    def _validate(self) -> Terms:
-        frozen = not any(p.requires_grad for p in self.model.backbone.parameters())
-        # While the backbone learns, its features are worth nothing after this one look at them.
-        source = self.lanes.source("validation", self.model) if frozen else self.lanes.pictures("validation")
-        scores = all_scores(self.model, source, self._order(len(source)), self.fabric, lambda count: None)
-        with torch.no_grad():
-            return judge(self.model.classify(scores.to(self.fabric.device)).cpu(), source.labels)
-
-    def _after_epoch(
-        self, number: int, stage: FitStage | LastLayerStage, epoch: int, means: Terms, validation: Terms,
-        pictures_per_second: float | None = None,
-    ) -> None:  # fmt: skip
-        entry = {"event": "epoch", "stage": number, "name": stage.stage, "epoch": epoch}  # type: ignore[union-attr]
-        if pictures_per_second is not None:
-            entry["pictures_per_second"] = round(pictures_per_second, 1)
-            if self._is_best(validation):
-                self._save_best(self.model.state_dict())
-            shown = "  ".join(f"{name} {value:.3f}" for name, value in means.items() if name != "accuracy")
-            self.reporter.line(
-                f"  {epoch + 1:3d}/{stage.epochs}  {shown}  train {means['accuracy']:.1%}  "
-                f"validation {validation['accuracy']:.1%}  {pictures_per_second:.0f} pictures/s"
-            )
-        elif epoch + 1 == stage.epochs:
-            self.reporter.line(
-                f"  {stage.epochs} epochs  cross_entropy {means['cross_entropy']:.3f}  train {means['accuracy']:.1%}  "
-                f"validation {validation['accuracy']:.1%}"
-            )
-        self._log(entry | {"train": means, "validation": validation})
-        if self.curves is not None:
-            self.curves.add(self._epochs_before(Position(number, epoch)), {"train": means, "validation": validation})
-
-    def _epochs_before(self, position: Position) -> int:
-        return sum(getattr(stage, "epochs", 0) for stage in self.config.schedule[: position.stage]) + position.epoch
-
-    # --- what is saved ------------------------------------------------------------------------------------------
-
-    def _describe(self) -> None:
-        if self.fabric.global_rank == 0:
-            splits = self.lanes.splits
-            pictures = {name: len(getattr(splits, name)) for name in ("train", "validation", "test")}
-            self.run.describe_data(self.classes, splits.train.parts, pictures)
-            self.reporter.line(
-                f"{self.config.data.name}: {len(self.classes)} classes, "
-                + ", ".join(f"{count} {name}" for name, count in pictures.items())
-                + f"; {len(self.model.prototypes)} prototypes"
-            )
-            self._write_prototypes()
-
-    def _log(self, entry: dict[str, Any]) -> None:
-        if self.fabric.global_rank == 0:
-            self.run.log(entry)
-
-    def _start_best(self) -> Terms:
-        """Prototypes have changed for good: what was best before is another model, and this one is the best so far."""
-        self.best = None
-        validation = self._validate()
-        self._is_best(validation)
-        self._save_best(self.model.state_dict())
-        self.reporter.line(f"  validation {validation['accuracy']:.1%}")
-        return validation
-
-    def _is_best(self, validation: Terms) -> bool:
-        """Is this the best so far? By accuracy, ties by cross-entropy. Remembers it."""
-        value = [validation["accuracy"], -validation["cross_entropy"]]
-        if self.best is not None and value <= self.best:
-            return False
-        self.best = value
-        return True
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "best": self.best,
-            "epoch_sums": self.epoch_sums,
-            "shared_backbone": self.lanes.shared_backbone,
-            "prototypes": records_to_json(self.records),
-        }
-
-    def _save_best(self, state: dict[str, Tensor]) -> None:
-        if self.fabric.global_rank == 0:
-            save_checkpoint(self.run.best, Checkpoint(self.position, state, facts=self._facts()))
-            self._write_prototypes()
-        self.fabric.barrier()
-
-    def _save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        if self.fabric.global_rank == 0:
-            state = {} if optimizer is None else optimizer_tensors(optimizer)
-            save_checkpoint(self.run.last, Checkpoint(self.position, self.model.state_dict(), state, self._facts()))
-        self.fabric.barrier()
-
-    def _write_prototypes(self) -> None:
-        size = self.config.data.image_size
-        write_json(
-            self.run.prototypes_file, {"image_size": [size, size], "prototypes": records_to_json(self.records)}
-        )  # fmt: skip
-
-    def _restore(self) -> None:
-        checkpoint = load_checkpoint(self.run.last)
-        restore_model(self.model, checkpoint.model, self.run.last)
-        self.position = position = checkpoint.position
-        self.optimizer_state = checkpoint.optimizer
-        facts = checkpoint.facts
-        self.best, self.epoch_sums = facts["best"], facts["epoch_sums"]
-        self.lanes.shared_backbone = facts["shared_backbone"]
-        self.records = records_from_json(facts["prototypes"])
-        self._forget_log()
-        self.reporter.line(
-            f"resuming at stage {position.stage + 1}, epoch {position.epoch + 1}, step {position.step + 1}"
-        )
-
-    def _forget_log(self) -> None:
-        """Of what is about to be done (again); the line of a stage comes after those of its epochs."""
-        reached = self.position[:2]
-        if self.fabric.global_rank == 0:
-            self.run.forget_log(lambda entry: (entry["stage"], entry.get("epoch", math.inf)) < reached)
-
-
-def judge(logits: Tensor, labels: Tensor) -> Terms:
-    """Accuracy and cross-entropy of n×C logits."""
-    return {
-        "accuracy": float((logits.argmax(1) == labels).double().mean()),
-        "cross_entropy": losses.cross_entropy(logits.detach(), labels).item(),
-    }
-
 
 def _counting(batches: Iterable[Batch], advance: Advance) -> Iterable[Batch]:
     for batch in batches:
         yield batch
         advance(len(batch))
-
-
-def _check_data(config: Config, lanes: Lanes) -> None:
-    if not len(lanes.splits.validation):
-        raise DaplError("data: no class has the two training pictures that it takes to hold one out; add some.")
-    if config.loss.foreground.weight and not lanes.splits.train.has_masks:
-        raise DaplError(
-            "loss.foreground.weight: the data has no foreground masks, so the foreground loss cannot be computed; "
-            "set it to 0 or add masks."
-        )

@@ -1,0 +1,68 @@
+"""ProtoPNet (Chen et al., 2019); merging its prototypes makes it ProtoPShare (Rymarczyk et al., 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dapl.models.addon import Init, regular_addon
+from dapl.models.backbone import Backbone
+from dapl.models.contract import PrototypeModel
+from dapl.models.prototypes import Prototypes
+
+
+class ProtoPNet(PrototypeModel):
+    """Add-on, prototypes of all classes in one space, log similarity, a last layer that connects all with all.
+
+    The last layer has no bias and starts at 1 for the own class and ``other_class_weight`` for the others.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        prototypes_per_class: int = 10,
+        width: int = 128,
+        epsilon: float = 1e-4,
+        other_class_weight: float = -0.5,
+        addon_init: Init = "fan_out",
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.addon = regular_addon(backbone.channels, width, addon_init)
+        membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(prototypes_per_class, dim=0)
+        self.prototypes = Prototypes(membership, groups=1, width=width, epsilon=epsilon)
+        self.classifier = nn.Linear(len(membership), classes, bias=False)
+        with torch.no_grad():
+            self.classifier.weight.copy_(torch.where(membership.T, 1.0, other_class_weight))
+
+    def embed(self, features: Tensor) -> Tensor:
+        return self.addon(features).unsqueeze(1)
+
+    def classify(self, scores: Tensor) -> Tensor:
+        return self.classifier(scores * self.prototypes.kept)
+
+    def class_weights(self) -> Tensor:
+        return self.classifier.weight.T * self.prototypes.kept.unsqueeze(1)
+
+    def penalised_weights(self) -> Tensor:
+        """Those to other classes: evidence against a class should be rare."""
+        return self.class_weights()[~self.prototypes.membership]
+
+    @torch.no_grad()
+    def absorb(self, prototype: int, others: Sequence[int]) -> None:
+        """ProtoPShare's merging."""
+        together, weight = [prototype, *others], self.classifier.weight
+        weight[:, prototype] = weight[:, together].sum(1)
+        self.prototypes.membership[prototype] = self.prototypes.membership[together].any(0)
+        self.prototypes.kept[list(others)] = False
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {
+            "backbone": self.backbone,
+            "addon": self.addon,
+            "prototypes": self.prototypes,
+            "classifier": self.classifier,
+        }

@@ -1,0 +1,99 @@
+"""Exact receptive fields: which pixels of the picture a cell of the feature map can depend on at all."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import torch
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
+from torch import Tensor, nn
+
+from dapl.errors import DaplError
+
+_ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU, nn.ELU, nn.Mish)
+
+
+class ReceptiveFields(NamedTuple):
+    """For each row (column) of the feature grid the first pixel row (column) that it sees and the one after the last.
+
+    Fields of cells are rectangles, rows × columns, cut to the picture.
+    """
+
+    rows: Tensor
+    """long H×2."""
+    columns: Tensor
+    """long W×2."""
+
+    def size(self) -> tuple[int, int]:
+        """Height and width of the largest field."""
+        height, width = (int((ends[:, 1] - ends[:, 0]).max()) for ends in self)
+        return height, width
+
+
+def receptive_fields(backbone: nn.Module, size: tuple[int, int]) -> ReceptiveFields:
+    """Found by asking, not by a formula: by the gradient of a cell in a copy of the network where nothing cancels out.
+
+    In the copy every weight is positive, activations pass everything on and maxima are means, so the gradient of a cell
+    is not zero exactly where some path leads from a pixel to it, whatever the strides, paddings, branches and
+    concatenations are. Squeeze-and-excitation and attention pool over the whole picture and are seen as such.
+    """
+    probe = _transparent(backbone)
+    picture = torch.ones(1, 3, *size, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        features = probe(picture)[0].sum(0)
+    height, width = features.shape
+    rows, columns = torch.zeros(height, 2, dtype=torch.long), torch.zeros(width, 2, dtype=torch.long)
+    for cell in range(max(height, width)):  # the diagonal shows every row and every column once
+        row, column = min(cell, height - 1), min(cell, width - 1)
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(features[row, column], picture, retain_graph=True)
+        seen = gradient[0].abs().sum(0) > 0
+        rows[row], columns[column] = _ends(seen.any(1)), _ends(seen.any(0))
+    return ReceptiveFields(rows, columns)
+
+
+def _ends(seen: Tensor) -> Tensor:
+    found = seen.nonzero().flatten()
+    return torch.stack([found[0], found[-1] + 1])
+
+
+def _transparent(backbone: nn.Module) -> nn.Module:
+    """A double-precision copy through which every path from a pixel to a cell shows in the gradient."""
+    probe = copy.deepcopy(backbone).cpu().double().eval().requires_grad_(False)
+    for module in list(probe.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.MaxPool2d):
+                setattr(module, name, _as_mean(child))
+            elif isinstance(child, _ACTIVATIONS):
+                setattr(module, name, nn.Identity())
+            elif isinstance(child, nn.modules.batchnorm._BatchNorm):
+                # Some families hide the activation in the normalisation; what stays is positive and so passes on.
+                _neutral(child)
+    for name, parameter in probe.named_parameters():
+        if parameter.dim() > 1:
+            parameter.fill_(1 / parameter[0].numel())  # a mean: values stay near 1, however deep the network
+        elif name.endswith("bias"):
+            parameter.zero_()
+        else:
+            parameter.fill_(1.0)
+    return probe
+
+
+def _neutral(norm: nn.Module) -> None:
+    norm.running_mean.zero_()  # type: ignore[union-attr,operator]
+    norm.running_var.fill_(1.0)  # type: ignore[union-attr,operator]
+
+
+def _as_mean(pool: nn.MaxPool2d) -> nn.Module:
+    kernel, stride = _pair(pool.kernel_size), _pair(pool.stride or pool.kernel_size)
+    if _pair(pool.dilation) != (1, 1):
+        raise DaplError("receptive fields: the backbone has a dilated max pooling, which has no mean of its shape.")
+    if isinstance(pool, MaxPool2dSame):
+        return AvgPool2dSame(kernel, stride, ceil_mode=pool.ceil_mode)
+    return nn.AvgPool2d(kernel, stride, _pair(pool.padding), ceil_mode=pool.ceil_mode)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,0 +1,230 @@
+"""The state of a run between stages: model, records, position, the best so far; how it is measured and saved."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from dapl import losses
+from dapl.config import Config, FitStage, LastLayerStage, Stage
+from dapl.data.given import Given
+from dapl.errors import DaplError
+from dapl.files import expand_path, write_json
+from dapl.models.build import build_model
+from dapl.progress import Reporter
+from dapl.run import Run
+from dapl.training.checkpoint import (
+    Checkpoint,
+    Position,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_model,
+    save_checkpoint,
+)
+from dapl.training.curves import Curves
+from dapl.training.features import digest
+from dapl.training.lanes import Lanes, Split
+from dapl.training.records import fresh_records, records_from_json, records_to_json
+from dapl.training.sources import in_order
+from dapl.training.stages import Terms, all_scores
+
+
+class RunState:
+    """What a trainer changes, and how it is kept."""
+
+    def __init__(
+        self, fabric: Fabric, config: Config, run: Run, reporter: Reporter, given: Given | None = None
+    ) -> None:
+        self.fabric, self.config, self.run, self.reporter = fabric, config, run, reporter
+        self.lanes = Lanes(config, fabric, reporter, None if given is None else given.splits())
+        self.classes = list(self.lanes.splits.train.classes)
+        _check_data(config, self.lanes)
+        resuming = run.last.exists()
+        fresh = not resuming and config.start is None
+        self.model = build_model(config.model, len(self.classes), config.seed, pretrained=fresh)
+        self.model.to(fabric.device).requires_grad_(False)  # a stage says what learns
+        self.records = fresh_records(self.model, self.classes)
+        self.position = Position()
+        self.best: list[float] | None = None
+        """[accuracy, −cross-entropy] on validation of the best model since prototypes were last changed for good."""
+        self.optimizer_state: dict[str, Tensor] = {}
+        self.epoch_sums: Terms = {}
+        if resuming:
+            self._restore()
+        else:
+            self._forget_log()
+            if config.start is not None:
+                self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
+            self.lanes.shared_backbone = digest(self.model.backbone)
+        self.curves = Curves(run.tensorboard, self._epochs_before(self.position)) if fabric.global_rank == 0 else None
+
+    # --- numbers ------------------------------------------------------------------------------------------------
+
+    def _order(self, count: int) -> list[Tensor]:
+        return in_order(count, self.config.runtime.evaluation_batch)
+
+    def _scores(self, split: Split) -> tuple[Tensor, Tensor]:
+        source = self.lanes.source(split, self.model)
+        with self.reporter.track(f"scores of {split}", len(source)) as advance:
+            return all_scores(self.model, source, self._order(len(source)), self.fabric, advance), source.labels
+
+    def _validation_masks(self, indices: Tensor) -> Tensor:
+        masks = self.lanes.pixel_masks("validation", indices)
+        assert masks is not None
+        return masks
+
+    def _validate(self) -> Terms:
+        frozen = not any(p.requires_grad for p in self.model.backbone.parameters())
+        # While the backbone learns, its features are worth nothing after this one look at them.
+        source = self.lanes.source("validation", self.model) if frozen else self.lanes.pictures("validation")
+        scores = all_scores(self.model, source, self._order(len(source)), self.fabric, lambda count: None)
+        with torch.no_grad():
+            return judge(self.model.classify(scores.to(self.fabric.device)).cpu(), source.labels)
+
+    def _after_epoch(
+        self, number: int, stage: FitStage | LastLayerStage, epoch: int, means: Terms, validation: Terms,
+        pictures_per_second: float | None = None,
+    ) -> None:  # fmt: skip
+        entry = {"event": "epoch", "stage": number, "name": stage.stage, "epoch": epoch}  # type: ignore[union-attr]
+        if pictures_per_second is not None:
+            entry["pictures_per_second"] = round(pictures_per_second, 1)
+            if self._is_best(validation):
+                self._save_best(self.model.state_dict())
+            shown = "  ".join(f"{name} {value:.3f}" for name, value in means.items() if name != "accuracy")
+            self.reporter.line(
+                f"  {epoch + 1:3d}/{stage.epochs}  {shown}  train {means['accuracy']:.1%}  "
+                f"validation {validation['accuracy']:.1%}  {pictures_per_second:.0f} pictures/s"
+            )
+        elif epoch + 1 == stage.epochs:
+            self.reporter.line(
+                f"  {stage.epochs} epochs  cross_entropy {means['cross_entropy']:.3f}  train {means['accuracy']:.1%}  "
+                f"validation {validation['accuracy']:.1%}"
+            )
+        self._log(entry | {"train": means, "validation": validation})
+        if self.curves is not None:
+            self.curves.add(self._epochs_before(Position(number, epoch)), {"train": means, "validation": validation})
+
+    def _epochs_before(self, position: Position) -> int:
+        return sum(map(epochs_of, self.config.schedule[: position.stage])) + position.epoch
+
+    # --- what is saved ------------------------------------------------------------------------------------------
+
+    def _describe(self) -> None:
+        if self.fabric.global_rank == 0:
+            splits = self.lanes.splits
+            pictures = {name: len(getattr(splits, name)) for name in ("train", "validation", "test")}
+            self.run.describe_data(self.classes, splits.train.parts, pictures)
+            facts = self.model.facts(self.config.data.image_size)
+            parameters = sum(parameter.numel() for parameter in self.model.parameters())
+            self.run.describe_model({"system": self.config.model.system, "parameters": parameters, **facts})
+            self.reporter.line(
+                f"{self.config.data.name}: {len(self.classes)} classes, "
+                + ", ".join(f"{count} {name}" for name, count in pictures.items())
+                + f"; {len(self.model.prototypes)} prototypes"
+            )
+            for name, value in facts.items():
+                self.reporter.line(f"  {name.replace('_', ' ')}: {' × '.join(map(str, value))} pixels")
+            self._write_prototypes()
+
+    def _log(self, entry: dict[str, Any]) -> None:
+        if self.fabric.global_rank == 0:
+            self.run.log(entry)
+
+    def _start_best(self) -> Terms:
+        """Prototypes have changed for good: what was best before is another model, and this one is the best so far."""
+        self.best = None
+        validation = self._validate()
+        self._is_best(validation)
+        self._save_best(self.model.state_dict())
+        self.reporter.line(f"  validation {validation['accuracy']:.1%}")
+        return validation
+
+    def _is_best(self, validation: Terms) -> bool:
+        """Is this the best so far? By accuracy, ties by cross-entropy. Remembers it."""
+        value = [validation["accuracy"], -validation["cross_entropy"]]
+        if self.best is not None and value <= self.best:
+            return False
+        self.best = value
+        return True
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "best": self.best,
+            "epoch_sums": self.epoch_sums,
+            "shared_backbone": self.lanes.shared_backbone,
+            "prototypes": records_to_json(self.records),
+        }
+
+    def _save_best(self, state: dict[str, Tensor]) -> None:
+        if self.fabric.global_rank == 0:
+            save_checkpoint(self.run.best, Checkpoint(self.position, state, facts=self._facts()))
+            self._write_prototypes()
+        self.fabric.barrier()
+
+    def _save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        if self.fabric.global_rank == 0:
+            state = {} if optimizer is None else optimizer_tensors(optimizer)
+            save_checkpoint(self.run.last, Checkpoint(self.position, self.model.state_dict(), state, self._facts()))
+        self.fabric.barrier()
+
+    def _write_prototypes(self) -> None:
+        size = self.config.data.image_size
+        write_json(
+            self.run.prototypes_file, {"image_size": [size, size], "prototypes": records_to_json(self.records)}
+        )  # fmt: skip
+
+    def _restore(self) -> None:
+        checkpoint = load_checkpoint(self.run.last)
+        restore_model(self.model, checkpoint.model, self.run.last)
+        self.position = position = checkpoint.position
+        self.optimizer_state = checkpoint.optimizer
+        facts = checkpoint.facts
+        self.best, self.epoch_sums = facts["best"], facts["epoch_sums"]
+        self.lanes.shared_backbone = facts["shared_backbone"]
+        self.records = records_from_json(facts["prototypes"])
+        self._forget_log()
+        self.reporter.line(
+            f"resuming at stage {position.stage + 1}, epoch {position.epoch + 1}, step {position.step + 1}"
+        )
+
+    def _start_from(self, run: Run) -> None:
+        """The best model of another run, with what is known of its prototypes."""
+        checkpoint = load_checkpoint(run.best)
+        if run.class_names() != self.classes:
+            raise DaplError(f"start: {run.folder} was trained on other classes than this data has.")
+        restore_model(self.model, checkpoint.model, run.best)
+        self.records = records_from_json(checkpoint.facts["prototypes"])
+        self.reporter.line(f"starting from {run.folder}")
+
+    def _forget_log(self) -> None:
+        """Of what is about to be done (again); the line of a stage comes after those of its epochs."""
+        reached = self.position[:2]
+        if self.fabric.global_rank == 0:
+            self.run.forget_log(lambda entry: (entry["stage"], entry.get("epoch", math.inf)) < reached)
+
+
+def epochs_of(stage: Stage) -> int:
+    """How many epochs a stage writes to the log."""
+    return getattr(stage, "epochs", 0) * getattr(stage, "steps", 1)
+
+
+def judge(logits: Tensor, labels: Tensor) -> Terms:
+    """Accuracy and cross-entropy of n×C logits."""
+    return {
+        "accuracy": float((logits.argmax(1) == labels).double().mean()),
+        "cross_entropy": losses.cross_entropy(logits.detach(), labels).item(),
+    }
+
+
+def _check_data(config: Config, lanes: Lanes) -> None:
+    if not len(lanes.splits.validation):
+        raise DaplError("data: no class has the two training pictures that it takes to hold one out; add some.")
+    if config.loss.foreground.weight and not lanes.splits.train.has_masks:
+        raise DaplError(
+            "loss.foreground.weight: the data has no foreground masks, so the foreground loss cannot be computed; "
+            "set it to 0 or add masks."
+        )
