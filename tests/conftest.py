@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 TINY_CLASSES = ("001.Red_Finch", "002.Green_Finch", "003.Blue_Owl", "004.Grey_Owl")
 TINY_COLOURS = ((200, 40, 40), (40, 170, 60), (50, 80, 210), (120, 120, 120))
@@ -23,6 +30,116 @@ def cub_root() -> Path:
     if not root:
         pytest.skip("set DAPL_CUB to the folder CUB_200_2011 to run the tests on the real data")
     return Path(root)
+
+
+@pytest.fixture(scope="session")
+def face_model() -> Path:
+    """MediaPipe's model of face landmarks, which is not in the repository."""
+    file = os.environ.get("DAPL_FACE_MODEL")
+    if not file:
+        pytest.skip("set DAPL_FACE_MODEL to face_landmarker.task (MediaPipe's Face Landmarker model page)")
+    return Path(file)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A real headless Chromium, for pages; on Debian it comes with `apt-get install chromium`.
+
+    One a module: while it is there its event loop counts as running, and tests of other modules may want one.
+    """
+    sync_api = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no chromium on this machine to open pages with; apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def write_video() -> Callable[..., None]:
+    """A function that writes frames (uint8 H×W×3 each, even sides) as an H.264 video, its index first."""
+    av = pytest.importorskip("av")
+
+    def write(path: Path, frames: list[np.ndarray], rate: int = 10) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
+            stream = container.add_stream("libx264", rate=rate, options={"crf": "18", "g": "4"})
+            stream.height, stream.width = frames[0].shape[:2]
+            stream.pix_fmt = "yuv420p"
+            for frame in frames:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")))
+            container.mux(stream.encode(None))
+
+    return write
+
+
+FACE_SPLITS = {"train": [["000", "001"]], "val": [["002", "003"]], "test": [["004", "005"]]}
+
+
+@pytest.fixture(scope="session")
+def face_videos(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[..., None]) -> Path:
+    """FaceForensics++'s layout with 30 short videos of one photograph, other per identity and per manipulation.
+
+    Shared by all tests: copy it before you change it.
+    """
+    from skimage.data import astronaut
+
+    root = tmp_path_factory.mktemp("FaceForensics++")
+    photograph = Image.fromarray(astronaut()).crop((110, 20, 350, 230))
+    looks = {
+        "original_sequences/youtube": (1.0, 1.0, 1.0),
+        "manipulated_sequences/Deepfakes": (1.0, 0.8, 0.8),
+        "manipulated_sequences/Face2Face": (0.8, 1.0, 0.8),
+        "manipulated_sequences/FaceSwap": (0.8, 0.8, 1.0),
+        "manipulated_sequences/NeuralTextures": (0.7, 0.9, 1.0),
+    }
+    (root / "splits").mkdir()
+    for split, pairs in FACE_SPLITS.items():
+        (root / "splits" / f"{split}.json").write_text(json.dumps(pairs))
+        for pair in pairs:
+            for target, source in (pair, pair[::-1]):
+                for above, tint in looks.items():
+                    name = target if above.startswith("original") else f"{target}_{source}"
+                    turn = (int(target) - 2.5) * (3 if above.startswith("original") else 2)
+                    frames = [
+                        (np.asarray(photograph.rotate(turn, translate=(shift, 0))) * tint).astype(np.uint8)
+                        for shift in range(-9, 9, 3)
+                    ]
+                    write_video(root / above / "c23" / "videos" / f"{name}.mp4", frames)
+    return root
+
+
+@pytest.fixture(scope="session")
+def tiny_sam(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SamModel with random weights and its processor, saved as the hub lays them out."""
+    import dapl._torchvision  # noqa: F401  (before transformers)
+
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.SamConfig(
+        vision_config={
+            "hidden_size": 16, "output_channels": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "image_size": 64, "patch_size": 8, "num_pos_feats": 8, "global_attn_indexes": [0], "window_size": 4,
+            "mlp_dim": 16,
+        },
+        prompt_encoder_config={"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 16},
+        mask_decoder_config={
+            "hidden_size": 16, "mlp_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "iou_head_hidden_dim": 16,
+        },
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("sam")
+    model = transformers.SamModel(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.3)  # as they are initialised, nothing would come through so few layers
+    model.save_pretrained(folder)
+    sizes = {"size": {"longest_edge": 64}, "pad_size": {"height": 64, "width": 64}}
+    transformers.SamProcessor(transformers.SamImageProcessor(**sizes)).save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

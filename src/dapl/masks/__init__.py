@@ -1,0 +1,1 @@
+"""Foreground masks for data that has none: landmarks, hull, refinement."""

@@ -1,0 +1,250 @@
+"""`check`: a data set looked over before an hour is spent on it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dapl.config import DataSection
+from dapl.data.build import build_splits, list_files
+from dapl.data.listed import SPLITS, Fault, FileDataset, Listing, split_listing
+from dapl.data.sample import Dataset, Sample, Splits, Subset
+from dapl.data.splits import train_validation
+from dapl.errors import DaplError
+from dapl.files import replacing, write_json
+from dapl.prepare.check_sheet import Shown, draw_sheet
+from dapl.progress import Reporter
+
+KINDS = {
+    "picture": "unreadable",
+    "size": "annotated at another size",
+    "mask": "masks that do not fit",
+    "empty mask": "masks without foreground",
+    "no mask": "pictures without a mask",
+    "keypoints": "keypoints outside the picture",
+    "box": "boxes outside the picture",
+    "left out": "left out",
+    "class": "classes that lack pictures",
+    "duplicate": "the same picture again",
+}
+"""Everything that can be wrong, as the summary calls it."""
+SHOWN_LINES = 5
+SHEET = 60
+"""Pictures on the contact sheet, at most."""
+
+
+@dataclass
+class Report:
+    """What `check` found."""
+
+    data: str
+    classes: list[str]
+    parts: list[str]
+    counts: dict[str, list[int]]
+    """By split, the pictures of each class."""
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    pictures: int = 0
+    masks: int = 0
+    with_points: int = 0
+    duplicates: list[list[dict[str, str]]] = field(default_factory=list)
+    """Groups of pictures with the same pixels: split, name and class of each."""
+
+    @property
+    def clean(self) -> bool:
+        return not self.faults
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"clean": self.clean, "faults_by_kind": dict(Counter(f.kind for f in self.faults))}
+
+
+def check(config: DataSection, out: Path | None = None, quiet: bool = False) -> Report:
+    """Read every picture of a data set once; with ``out``, write check.json and check.png there."""
+    listing = list_files(config)
+    splits = _lenient_splits(listing, config) if listing is not None else build_splits(config)
+    report = _start(config, listing, splits)
+    digests: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+    wanted, known = _to_show(splits), {fault.name for fault in report.faults}
+    shown: list[Shown] = []
+    with Reporter(quiet).track("pictures", sum(len(getattr(splits, split)) for split in SPLITS)) as advance:
+        for split, index, dataset in _rows(splits):
+            sample, faults = _examine(dataset, index)
+            report.faults += faults
+            if sample is not None:
+                _count(report, sample)
+                digests[_digest(sample)].append((split, sample.name, sample.label))
+                if (split, index) in wanted or (faults and len(shown) < SHEET):
+                    shown.append(
+                        Shown(sample, split, report.classes[sample.label], bool(faults) or sample.name in known)
+                    )
+            advance(1)
+    _find_duplicates(report, digests)
+    _look_at_classes(report)
+    if out is not None:
+        write_json(out / "check.json", report.to_json())
+        sheet = draw_sheet(shown[:SHEET], report.parts)
+        with replacing(out / "check.png") as temporary:
+            sheet.save(temporary, format="PNG")
+    return report
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def _lenient_splits(listing: Listing, config: Any) -> Splits:
+    """As for training, but nothing is refused."""
+    if not listing.records["train"]:
+        reasons = "\n".join(fault.text for fault in listing.faults[:SHOWN_LINES])
+        raise DaplError(reasons or f"{listing.source}: holds no picture; {_WHAT_IS_EXPECTED}")
+    built = split_listing(listing, config.test_share, config.split_seed)
+    if isinstance(built, Splits):
+        return built
+    kept, validation = train_validation(built[0], config.validation_share, config.validation_seed)
+    return Splits(kept, validation, built[1])
+
+
+_WHAT_IS_EXPECTED = "expected ROOT/<class>/<picture>, or ROOT/train/<class>/<picture>."
+
+
+def _start(config: Any, listing: Listing | None, splits: Splits) -> Report:
+    classes = list(splits.train.classes)
+    counts = {}
+    for split in SPLITS:
+        labels = Counter(getattr(splits, split).labels)
+        counts[split] = [labels[label] for label in range(len(classes))]
+    source = listing.source if listing is not None else config.name
+    report = Report(source, classes, list(splits.train.parts), counts)
+    if listing is not None:
+        report.faults += listing.faults
+        report.notes += listing.notes
+    return report
+
+
+def _rows(splits: Splits) -> Iterator[tuple[str, int, Dataset]]:
+    for split in SPLITS:
+        dataset = getattr(splits, split)
+        for index in range(len(dataset)):
+            yield split, index, dataset
+
+
+def _examine(dataset: Dataset, index: int) -> tuple[Sample | None, list[Fault]]:
+    base, row = _base_row(dataset, index)
+    if isinstance(base, FileDataset):
+        sample, faults = base.examine(row)
+    else:
+        try:
+            sample, faults = base[row], []
+        except DaplError as error:
+            return None, [Fault("picture", base.names[row], str(error))]
+    if sample is not None and sample.mask is not None and not sample.mask.any():
+        faults.append(Fault("empty mask", sample.name, f"{sample.name}: its mask has no foreground; draw it again."))
+    return sample, faults
+
+
+def _base_row(dataset: Dataset, index: int) -> tuple[Dataset, int]:
+    while isinstance(dataset, Subset):
+        index, dataset = dataset.indices[index], dataset.dataset
+    return dataset, index
+
+
+def _count(report: Report, sample: Sample) -> None:
+    report.pictures += 1
+    report.masks += sample.mask is not None
+    report.with_points += sample.visible is not None and bool(sample.visible.any())
+
+
+def _digest(sample: Sample) -> str:
+    """Of the decoded pixels, so that another name, format or header does not hide a copy."""
+    hashed = hashlib.blake2b(str(tuple(sample.image.shape)).encode(), digest_size=16)
+    hashed.update(np.ascontiguousarray(sample.image.numpy()).tobytes())
+    return hashed.hexdigest()
+
+
+def _to_show(splits: Splits) -> set[tuple[str, int]]:
+    """Pictures for the contact sheet: the first of each class in turn, training ones before others."""
+    by_class: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for split, index, dataset in _rows(splits):
+        by_class[dataset.labels[index]].append((split, index))
+    in_turn = [members[turn] for turn in range(6) for members in by_class.values() if turn < len(members)]
+    return set(in_turn[:SHEET])
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+
+def _find_duplicates(report: Report, digests: Mapping[str, list[tuple[str, str, int]]]) -> None:
+    """The same pixels in two splits or under two classes are a fault; twice in one class of a split are a note."""
+    repeated = 0
+    for group in digests.values():
+        if len(group) < 2:
+            continue
+        names = [{"split": s, "name": name, "class": report.classes[label]} for s, name, label in group]
+        report.duplicates.append(names)
+        places = " and ".join(f"{one['split']} ({one['name']})" for one in names)
+        if len({one["class"] for one in names}) > 1:
+            text = f"the same picture stands under several classes: {places}; leave the right one."
+        elif len({one["split"] for one in names}) > 1:
+            text = f"the same picture is in several splits: {places}; leave one."
+        else:
+            repeated += len(group) - 1
+            continue
+        report.faults.append(Fault("duplicate", names[0]["name"], text))
+    if repeated:
+        report.notes.append(
+            f"{repeated} pictures are copies of another of their class and split; check.json names them"
+        )
+
+
+def _look_at_classes(report: Report) -> None:
+    if len(report.classes) < 2:
+        text = f"{report.data}: holds one class only ({report.classes[0]}); a classifier needs two or more."
+        report.faults.append(Fault("class", report.classes[0], text))
+    for label, name in enumerate(report.classes):
+        total = sum(counts[label] for counts in report.counts.values())
+        if total == 1:
+            text = f"class {name} has one picture; with fewer than three there is none for validation or for test."
+            report.faults.append(Fault("class", name, text))
+
+
+# --- telling --------------------------------------------------------------------------------------------------------
+
+
+def summary(report: Report) -> str:
+    """What the command prints."""
+    lines = [f"{report.data}: {len(report.classes)} classes, {report.pictures} pictures that can be read"]
+    lines.append(f"masks {report.masks}, pictures with keypoints {report.with_points}, parts {len(report.parts)}")
+    lines += ["", *_table(report)]
+    by_kind: dict[str, list[Fault]] = defaultdict(list)
+    for fault in report.faults:
+        by_kind[fault.kind].append(fault)
+    for kind, title in KINDS.items():
+        if kind in by_kind:
+            lines += ["", f"{title}: {len(by_kind[kind])}"]
+            lines += [f"  {fault.text}" for fault in by_kind[kind][:SHOWN_LINES]]
+            if len(by_kind[kind]) > SHOWN_LINES:
+                lines.append(f"  and {len(by_kind[kind]) - SHOWN_LINES} more in check.json")
+    if report.notes:
+        lines += ["", *(f"note: {note}" for note in report.notes)]
+    lines += ["", "clean" if report.clean else f"{len(report.faults)} things to look at"]
+    return "\n".join(lines)
+
+
+def _table(report: Report, most: int = 30) -> list[str]:
+    """Pictures of each class and split; of more classes than ``most`` the smallest."""
+    order = list(range(len(report.classes)))
+    if len(order) > most:
+        order = sorted(order, key=lambda label: sum(report.counts[split][label] for split in SPLITS))[:most]
+    width = max(len("class"), *(len(report.classes[label]) for label in order))
+    lines = [f"{'class':{width}}" + "".join(f"{split:>12}" for split in SPLITS)]
+    for label in order:
+        lines.append(f"{report.classes[label]:{width}}" + "".join(f"{report.counts[s][label]:12d}" for s in SPLITS))
+    if len(order) < len(report.classes):
+        lines.append(f"(the {most} smallest of {len(report.classes)} classes; all in check.json)")
+    lines.append(f"{'all':{width}}" + "".join(f"{sum(report.counts[split]):12d}" for split in SPLITS))
+    return lines

@@ -1,0 +1,1 @@
+"""From the videos of FaceForensics++ to faces with masks and landmarks."""

@@ -1,0 +1,175 @@
+"""``dapl prepare faceforensics``: plan, work, manifest, and what to tell the user."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, Record, read_settings, write_manifest
+from dapl.errors import DaplError
+from dapl.files import write_json
+from dapl.masks.landmarks import face_model
+from dapl.masks.refine import METHODS
+from dapl.masks.sam import DEFAULT_MODEL
+from dapl.prepare.faceforensics.layout import Plan, labels_of, make_plan
+from dapl.prepare.faceforensics.unit import Settings, is_done, read_records, sweep
+from dapl.prepare.faceforensics.workers import prepare_all
+from dapl.progress import Reporter
+
+LEFT_OUT = 1
+"""Exit code where all was done that could be, and something was left out. 2 is an error that stopped everything."""
+_LINES = 20
+"""So many lines about what was left out are printed; the manifest has all."""
+
+
+def prepare_and_report(arguments: argparse.Namespace) -> int:
+    """The command: files into ``arguments.out``, a table to standard output, what was left out to standard error."""
+    records = prepare(
+        arguments.root, arguments.out, _settings(arguments), arguments.compression, arguments.methods,
+        arguments.workers, Reporter(arguments.quiet),
+    )  # fmt: skip
+    labels = labels_of(arguments.methods)
+    print(_table(records, labels))
+    print(f"\nmanifest     {arguments.out / MANIFEST}")
+    print(f"train        dapl train configs/faceforensics-densenet161.yaml --data.root {arguments.out}")
+    lines = what_was_left_out(records)
+    for line in lines[:_LINES]:
+        print(f"left out: {line}", file=sys.stderr)
+    if len(lines) > _LINES:
+        print(f"left out: {len(lines) - _LINES} more; {arguments.out / MANIFEST} has all.", file=sys.stderr)
+    return LEFT_OUT if lines else 0
+
+
+def prepare(
+    root: Path,
+    out: Path,
+    settings: Settings,
+    compression: str,
+    methods: Sequence[str] | None,
+    workers: int,
+    reporter: Reporter,
+) -> list[Record]:
+    """Prepare what is not prepared yet; returns the lines of the manifest."""
+    labels = labels_of(methods)
+    plan = make_plan(root, compression, labels)
+    with _alone(out):
+        _keep_settings(out, settings, compression, labels, plan)
+        sweep(out)
+        todo = [video for video in plan.videos if not is_done(video, root, out)]
+        if done := len(plan.videos) - len(todo):
+            reporter.line(f"{done} of {len(plan.videos)} videos are done already")
+        if todo:
+            (out / MANIFEST).unlink(missing_ok=True)  # so that nobody trains on half of the work
+            with reporter.track("videos", len(todo)) as advance:
+                prepare_all(todo, root, out, settings, workers, advance)
+        records = _records(plan, out)
+        write_manifest(out, records)
+    return records
+
+
+def what_was_left_out(records: Sequence[Record]) -> list[str]:
+    """A line for each video and reason: how many of its frames, or the video itself."""
+    frames = Counter(record.source for record in records if record.frame is not None)
+    reasons: dict[tuple[str, str], int] = defaultdict(int)
+    for record in records:
+        if record.left_out is not None:
+            reasons[record.source, record.left_out] += record.frame is not None
+    return [
+        f"{source}: {f'{count} of {frames[source]} frames: ' if count else ''}{reason}"
+        for (source, reason), count in reasons.items()
+    ]
+
+
+def _records(plan: Plan, out: Path) -> list[Record]:
+    records = [record for video in plan.videos for record in read_records(video, out)]
+    for video in plan.missing:
+        why = f"{video.split}.json names this video, and it is not there"
+        records.append(Record(video.split, video.label, video.source, left_out=why))
+    for label, source in plan.unnamed:
+        records.append(Record(None, label, source, left_out="no split names this video"))
+    return records
+
+
+def _table(records: Sequence[Record], labels: Sequence[str]) -> str:
+    """Frames of each class and split, and what else there is to know."""
+    kept = [record for record in records if record.file is not None]
+    count = Counter((record.label, record.split) for record in kept)
+    width = max(map(len, labels))
+    lines = [" ".join([f"{'frames':{width}}", *(f"{split:>8}" for split in SPLITS)])]
+    for label in labels:
+        lines.append(" ".join([f"{label:{width}}", *(f"{count[label, split]:8}" for split in SPLITS)]))
+    several = sum((record.faces or 0) > 1 for record in kept)
+    strayed = sum(record.method == "hull" for record in kept)
+    if several:
+        lines.append(f"\n{several} frames show more than one face; the largest was taken.")
+    if strayed:
+        lines.append(f"\n{strayed} masks are the plain hull, because the refinement strayed from it.")
+    return "\n".join(lines)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    for name, least in (("frames", 1), ("size", 32), ("workers", 1), ("margin", 0)):
+        if not getattr(arguments, name) >= least:  # also refuses NaN
+            raise DaplError(f"--{name}: {getattr(arguments, name)} is too small; give {least} or more.")
+    assert arguments.refine in METHODS
+    model = arguments.sam_model
+    if model is not None and arguments.refine != "sam":
+        raise DaplError(f"--sam-model: only for --refine sam, but --refine is {arguments.refine}.")
+    if arguments.refine == "sam":
+        model = model or DEFAULT_MODEL
+    face = str(face_model(arguments.face_model).resolve())
+    return Settings(arguments.frames, arguments.size, arguments.margin, arguments.refine, model, face)
+
+
+def _keep_settings(out: Path, settings: Settings, compression: str, labels: Sequence[str], plan: Plan) -> None:
+    """Written by the first run; a later one with others is refused, since frames of both would be mixed."""
+    now: dict[str, Any] = {
+        **asdict(settings),
+        # by its content: the file may lie elsewhere next time
+        "face_model": hashlib.sha256(Path(settings.face_model).read_bytes()).hexdigest(),
+        "compression": compression,
+        "classes": list(labels),
+        "splits": plan.digest,
+    }
+    if not (out / SETTINGS).exists():
+        if any(path.name != _LOCK for path in out.iterdir()):
+            raise DaplError(f"{out}: is not empty, and nothing that this command made; name a new folder.")
+        write_json(out / SETTINGS, now)
+        return
+    before = read_settings(out)
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise DaplError(
+                f"{out}: was prepared with another {name} ({before.get(name)} then, {value} now); name a new folder, "
+                "or give what it was prepared with."
+            )
+
+
+_LOCK = ".lock"
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two of us in one folder would sweep away each other's work. The lock goes with the process, however it ends."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DaplError(f"{out}: cannot be made a folder ({error.strerror}); name another.") from error
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with (out / _LOCK).open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DaplError(f"{out}: another `dapl prepare` is at work there; wait until it is through.") from error
+        yield

@@ -1,0 +1,215 @@
+"""Data sets handed over in Python: trained on, resumed, evaluated; refused where they are not what they should be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dapl.cli import main
+from dapl.config import Config, dump_config, parse_config
+from dapl.data.build import build_splits
+from dapl.data.given import check_dataset, hand_over
+from dapl.data.sample import Sample, Splits, Subset
+from dapl.data.toybirds import ToyBirds
+from dapl.errors import DaplError
+from dapl.evaluation import evaluate
+from dapl.run import Run
+from dapl.training.trainer import train
+
+
+class Wrapped:
+    """Toy birds as someone else would hand them over; fields can be replaced to break them."""
+
+    def __init__(self, split: str, count: int, **broken: Any) -> None:
+        self.birds = ToyBirds(classes=2, images_per_class=count, size=64, split=split)
+        self.change: Callable[[Sample], Any] = broken.pop("change", lambda sample: sample)
+        for name in ("classes", "parts", "labels", "names", "has_masks", "fingerprint"):
+            setattr(self, name, broken.get(name, getattr(self.birds, name)))
+
+    def __len__(self) -> int:
+        return len(self.birds)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.change(self.birds[index])
+
+
+def splits(**broken: Any) -> Splits:
+    train_set = Wrapped("train", 4, **broken)
+    return Splits(Subset(train_set, [0, 1, 2, 4, 5, 6]), Subset(train_set, [3, 7]), Wrapped("test", 2))
+
+
+def config_in(folder: Path, **sections: Any) -> Config:
+    return parse_config(
+        {
+            "data": {"name": "given", "image_size": 64},
+            "model": {
+                "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
+                "heads": 2,
+                "head_dim": 4,
+            },
+            "schedule": [{"stage": "warm_up", "epochs": 2, "batch_size": 4}, {"stage": "project"}],
+            "cache": {"folder": str(folder / "cache")},
+            "runtime": {"accelerator": "cpu", "workers": 0},
+        }
+        | sections
+    )
+
+
+def test_train_and_evaluate(tmp_path: Path) -> None:
+    run = train(config_in(tmp_path), tmp_path / "run", quiet=True, splits=splits())
+    assert run.class_names() == list(splits().train.classes)
+    assert run.config().data.name == "given"
+    result = evaluate(run.folder, splits=splits(), quiet=True)
+    assert result.protocol["pictures"] == 4
+    assert result.protocol["part_mode"] == "exact"
+    assert 0 <= result.numbers["coverage"].value <= 1
+    assert {record["image"] for record in run.read_prototypes()} <= set(splits().train.names)
+
+
+def test_it_gives_the_weights_that_the_same_data_gives_by_name(tmp_path: Path) -> None:
+    """Handed over or named in the config: the data is the same, so the run is."""
+    named = config_in(
+        tmp_path,
+        data={"name": "toybirds", "classes": 2, "images_per_class": 4, "test_images_per_class": 2, "image_size": 64},
+    )
+    one = train(named, tmp_path / "named", quiet=True)
+    other = train(config_in(tmp_path), tmp_path / "given", quiet=True, splits=build_splits(named.data))
+    a, b = load_file(one.best), load_file(other.best)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_resume(tmp_path: Path) -> None:
+    run = train(config_in(tmp_path), tmp_path / "run", quiet=True, splits=splits())
+    again = train(run.config(), run.folder, resume=True, quiet=True, splits=splits())
+    assert again.folder == run.folder
+    with pytest.raises(DaplError, match="handed over in Python"):
+        train(run.config(), run.folder, resume=True, quiet=True)
+    assert run.last.exists()
+
+
+SCRIPT = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from dapl.config import load_config
+from dapl.data.sample import Splits
+from dapl.data.toybirds import ToyBirds
+from dapl.training.trainer import train
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Fabric would take a dataclass apart, and refuse a frozen one."""
+
+    classes: tuple
+    parts: tuple
+    labels: tuple
+    names: tuple
+    has_masks: bool
+    fingerprint: str
+    split: str
+    count: int
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return ToyBirds(classes=2, images_per_class=self.count, size=64, split=self.split)[index]
+
+
+def frozen(split, count):
+    birds = ToyBirds(classes=2, images_per_class=count, size=64, split=split)
+    known = (tuple(value) for value in (birds.classes, birds.parts, birds.labels, birds.names))
+    return Frozen(*known, birds.has_masks, birds.fingerprint, split, count)
+
+
+if __name__ == "__main__":
+    data = Splits(frozen("train", 4), frozen("test", 1), frozen("test", 2))
+    run = train(load_config(Path("two.yaml")), Path("run"), quiet=True, splits=data)
+    print(run.class_names())
+'''
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path: Path) -> None:
+    """The data sets travel to processes that were started anew."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    runtime = {"accelerator": "cpu", "workers": 0, "devices": 2}
+    config = config_in(tmp_path, runtime=runtime, schedule=[{"stage": "warm_up", "epochs": 1}])
+    (tmp_path / "two.yaml").write_text(dump_config(config))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(list(splits().train.classes))
+    assert Run(tmp_path / "run").prototypes_file.exists()
+
+
+# --- what does not fit ----------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_says_where_such_data_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(dump_config(config_in(tmp_path)))
+    assert main(["train", str(file), "--out", str(tmp_path / "never")]) == 2
+    said = capsys.readouterr().err
+    assert "data.name: given stands for data" in said
+    assert "splits=" in said
+    assert not (tmp_path / "never").exists()
+    run = train(config_in(tmp_path), tmp_path / "run", quiet=True, splits=splits())
+    assert main(["evaluate", str(run.folder)]) == 2
+    assert "handed over in Python" in capsys.readouterr().err
+    assert main(["prepare", "check", str(file)]) == 2
+    assert "handed over in Python" in capsys.readouterr().err
+
+
+def test_a_config_that_names_other_data_is_refused(tmp_path: Path) -> None:
+    named = config_in(tmp_path, data={"name": "toybirds", "image_size": 64})
+    with pytest.raises(DaplError, match=r"data.name: is toybirds, but splits were handed over"):
+        train(named, tmp_path / "run", splits=splits())
+    assert not (tmp_path / "run").exists()
+    assert hand_over(named.data, None) is None
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"labels": [0, 1]}, "labels: 2 of them for 8 pictures"),
+        ({"labels": [0, 1, 2, 3, 0, 0, 0, 0]}, "labels: 2 is no index of the 2 classes"),
+        ({"names": ["a"] * 8}, "names: 'a' stands there 8 times"),
+        ({"has_masks": False}, "mask: there is a mask, but has_masks is False"),
+        ({"parts": ("beak",)}, "keypoints: is torch.float32 12×2; it must be torch.float32 1×2"),
+        ({"change": lambda sample: sample.image}, "is a Image; a data set yields dapl.data.sample.Sample"),
+        ({"change": lambda sample: replace(sample, image=sample.image / 255)}, "image: is torch.float32 3×64×64"),
+        ({"change": lambda sample: replace(sample, mask=sample.mask[None])}, "mask: is torch.uint8 1×64×64; it must"),
+        ({"change": lambda sample: replace(sample, mask=None)}, "mask: there is no mask, but has_masks is True"),
+        ({"change": lambda sample: replace(sample, label=1)}, "its name or label is not what names and labels say"),
+    ],
+)
+def test_a_data_set_that_is_none(broken: dict[str, Any], message: str) -> None:
+    with pytest.raises(DaplError, match=message):
+        check_dataset(Wrapped("train", 4, **broken))
+    check_dataset(Wrapped("train", 4))
+
+
+def test_attributes_and_classes_are_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(DaplError, match=r"splits.train: has no classes"):
+        check_dataset([1, 2, 3])  # type: ignore[arg-type]
+    with pytest.raises(DaplError, match=r"splits.test: is empty"):
+        check_dataset(Subset(Wrapped("test", 2), []), "test")
+    good = splits()
+    swapped = replace(good, test=Wrapped("test", 2, classes=list(reversed(good.train.classes))))
+    with pytest.raises(DaplError, match=r"splits.test.classes: not those of splits.train"):
+        train(config_in(tmp_path), tmp_path / "run", splits=swapped)
+    assert not (tmp_path / "run").exists()

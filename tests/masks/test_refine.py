@@ -1,0 +1,173 @@
+"""Refiners: the same contract for all three, and what each makes of what it is told."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dapl._torchvision  # noqa: F401  (before transformers)
+from dapl.errors import DaplError
+from dapl.masks.refine import Prompt, Refiner, create_refiner, filled_box
+
+SIZE = (90, 120)
+TRUE = (np.mgrid[:90, :120][0] + 0.5 - 45) ** 2 / 28**2 + (np.mgrid[:90, :120][1] + 0.5 - 55) ** 2 / 35**2 <= 1
+BOX = (20.0, 17.0, 90.0, 73.0)
+
+
+@pytest.fixture(scope="module")
+def picture() -> np.ndarray:
+    """An orange ellipse on blue noise."""
+    noise = np.random.default_rng(0).integers(-20, 20, (*SIZE, 3))
+    return (np.where(TRUE[..., None], (210, 140, 60), (60, 90, 160)) + noise).clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module", params=["sam", "grabcut", "none"])
+def refiner(request: pytest.FixtureRequest) -> Refiner:
+    if request.param == "sam":
+        return create_refiner("sam", str(request.getfixturevalue("tiny_sam")))
+    return create_refiner(request.param)
+
+
+PROMPTS = {
+    "nothing": Prompt(),
+    "box": Prompt(box=BOX),
+    "points": Prompt(points=np.array([[40.0, 45.0], [70.0, 50.0]])),
+    "mask": Prompt(mask=TRUE),
+    "all": Prompt(BOX, np.array([[55.0, 45.0]]), TRUE),
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+def test_any_prompt_gives_a_mask_of_the_picture_and_the_same_again(
+    refiner: Refiner, picture: np.ndarray, prompt: Prompt
+) -> None:
+    before = picture.copy()
+    mask = refiner(picture, prompt)
+    assert mask.shape == SIZE
+    assert mask.dtype == bool
+    np.testing.assert_array_equal(refiner(picture, prompt), mask)
+    np.testing.assert_array_equal(picture, before)
+
+
+def iou(one: np.ndarray, other: np.ndarray) -> float:
+    return float((one & other).sum() / (one | other).sum())
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (4, 0), (0, -4)])
+def test_grabcut_mends_a_mask_that_is_off(picture: np.ndarray, shift: tuple[int, int]) -> None:
+    rough = np.roll(TRUE, shift, axis=(0, 1))
+    found = create_refiner("grabcut")(picture, Prompt(mask=rough))
+    assert iou(found, TRUE) >= max(0.97, iou(rough, TRUE))
+
+
+def test_grabcut_finds_the_object_in_its_box(picture: np.ndarray) -> None:
+    assert iou(create_refiner("grabcut")(picture, Prompt(box=(15, 12, 95, 78))), TRUE) > 0.95
+
+
+def test_grabcut_without_a_prompt_looks_at_the_centre(picture: np.ndarray) -> None:
+    assert iou(create_refiner("grabcut")(picture, Prompt()), TRUE) > 0.8
+
+
+def test_grabcut_keeps_given_points(picture: np.ndarray) -> None:
+    beside = np.array([[100.0, 45.0]])
+    assert create_refiner("grabcut")(picture, Prompt(box=BOX, points=beside))[45, 100]
+
+
+def test_grabcut_survives_a_mask_of_everything_or_nothing(picture: np.ndarray) -> None:
+    grabcut = create_refiner("grabcut")
+    assert grabcut(picture, Prompt(mask=np.ones(SIZE, bool))).all()
+    assert not grabcut(picture, Prompt(mask=np.zeros(SIZE, bool))).any()
+
+
+def test_none_gives_back_what_it_was_told(picture: np.ndarray) -> None:
+    none = create_refiner("none")
+    np.testing.assert_array_equal(none(picture, PROMPTS["all"]), TRUE)
+    box = none(picture, PROMPTS["box"])
+    assert box.sum() == 70 * 56
+    assert box[17, 20]
+    assert box[72, 89]
+    assert none(picture, Prompt()).all()
+
+
+def test_filled_box_takes_pixels_by_their_centre() -> None:
+    assert filled_box((0.6, 0.0, 2.5, 1.0), (2, 4)).astype(int).tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
+
+
+def test_sam_hears_box_points_and_mask(picture: np.ndarray, tiny_sam: Path) -> None:
+    """Random weights: no mask is right, but each prompt must change what comes out."""
+    sam = create_refiner("sam", str(tiny_sam))
+    logits = []
+    model = sam._model  # type: ignore[attr-defined]
+    hook = model.register_forward_hook(lambda module, inputs, output: logits.append(output.pred_masks.clone()))
+    points = np.array([[40.0, 45.0]])
+    for prompt in (Prompt(BOX), Prompt(BOX, points), Prompt(BOX, points, TRUE), Prompt(BOX, points, ~TRUE)):
+        sam(picture, prompt)
+    hook.remove()
+    for one, other in pairwise(logits):
+        assert one.shape[1:3] == (1, 3)
+        assert (one - other).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("best", range(3))
+def test_sam_takes_the_proposal_it_trusts_most(picture: np.ndarray, tiny_sam: Path, best: int) -> None:
+    """The decoder is made to propose the left, the middle and the right third of the picture."""
+    sam = create_refiner("sam", str(tiny_sam))
+
+    def thirds(module, inputs, output):
+        masks, scores = output[0].clone().fill_(-1), output[1].clone().zero_()
+        for third, columns in enumerate(np.array_split(np.arange(masks.shape[-1]), 3)):
+            masks[..., third, :, columns] = 1
+        scores[..., best] = 1
+        return masks, scores, *output[2:]
+
+    sam._model.mask_decoder.register_forward_hook(thirds)  # type: ignore[attr-defined]
+    mask = sam(picture, Prompt(BOX))
+    expected = np.zeros(SIZE, bool)
+    expected[:, 40 * best : 40 * (best + 1)] = True
+    assert iou(mask, expected) > 0.9
+
+
+def test_sams_mask_prompt_lies_where_the_picture_lies(tiny_sam: Path) -> None:
+    sam = create_refiner("sam", str(tiny_sam))
+    prompt = sam._mask_prompt(TRUE)  # type: ignore[attr-defined]
+    assert prompt.shape == (1, 1, 32, 32)
+    assert (prompt[..., 24:, :] < 0).all()  # a picture of 4:3 leaves the lower quarter empty
+    rows, columns = np.nonzero(prompt[0, 0].numpy() > 0)
+    assert abs((rows.mean() + 0.5) * 120 / 32 - 45) < 2
+    assert abs((columns.mean() + 0.5) * 120 / 32 - 55) < 2
+
+
+def test_unknown_refinement_names_the_nearest() -> None:
+    with pytest.raises(DaplError, match=r"no refinement 'grabcat'; did you mean 'grabcut'"):
+        create_refiner("grabcat")
+
+
+def test_a_sam_model_for_grabcut_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DaplError, match="the refinement is 'grabcut'"):
+        create_refiner("grabcut", str(tmp_path))
+
+
+def test_a_folder_without_a_sam(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(DaplError, match=r"holds no SAM that transformers can read .* config\.json"):
+        create_refiner("sam", str(tmp_path))
+
+
+def test_a_sam_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DaplError, match=r"neither a folder nor a model that the hub gives .* grabcut, which needs"):
+        create_refiner("sam", str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(("method", "package"), [("sam", "transformers"), ("grabcut", "cv2")])
+def test_without_the_package_the_message_names_the_extra(
+    method: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DaplError, match=r"pip install 'dapl\[masks\]'"):
+        create_refiner(method)
