@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dapl.cli import evaluate, train
+from dapl.cli import compare, evaluate, explain, export, masks, prepare, report, serve, sweep, train
 from dapl.cli.options import joined, overrides_of
 from dapl.errors import DaplError
 
-COMMANDS = (train, evaluate)
+COMMANDS = (train, evaluate, explain, report, serve, export, compare, sweep, prepare, masks)
 """Modules with ``add(commands)``, which puts their commands into the parser, in the order of ``dapl --help``."""
 
 

@@ -22,6 +22,12 @@ def add(commands: Any) -> None:
     train.add_argument("config", type=Path, nargs="?", help="YAML config, e.g. configs/cub20.yaml")
     train.add_argument("--out", type=Path, help="run directory to make (default: runs/<name of the config>)")
     train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run from its last checkpoint")
+    train.add_argument("--from", type=Path, metavar="RUN", dest="source", help="with --drop-marked: the run to improve")
+    train.add_argument(
+        "--drop-marked",
+        action="store_true",
+        help="a new run without the prototypes marked as bad in `dapl serve`, last layer tuned again",
+    )
     train.add_argument("-h", "--help", action="store_true", help="show this help, with every field of a config")
 
 
@@ -30,6 +36,8 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         return _train_help()
     from dapl.config import load_config
 
+    if arguments.source is not None or arguments.drop_marked:
+        return _drop_marked(arguments, overrides)
     if arguments.resume is not None:
         from dapl.run import Run
 
@@ -43,6 +51,19 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         config = load_config(arguments.config, overrides)
         out = arguments.out or Path("runs") / arguments.config.stem
     return _run(config, out, arguments.resume is not None)
+
+
+def _drop_marked(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from dapl.training.marked import without_marked
+
+    if arguments.source is None or not arguments.drop_marked:
+        raise DaplError("--from RUN and --drop-marked go together: `dapl train --from RUN --drop-marked`.")
+    if arguments.config is not None or arguments.resume is not None:
+        raise DaplError("--from takes the config from its run; leave CONFIG and --resume away.")
+    only(overrides, ("data", "runtime", "cache"), "a run made with --drop-marked")
+    source = arguments.source
+    out = arguments.out or _free(source.resolve().with_name(f"{source.resolve().name}-without-marked"))
+    return _run(without_marked(source, out, overrides), out, True)
 
 
 def _demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -61,13 +82,16 @@ def _run(config, out: Path, resume: bool) -> int:
     from dapl.training.trainer import train
 
     run = train(config, out, resume)
-    if is_first_process():
+    has_prototypes = config.model.system != "blackbox"
+    if is_first_process() and has_prototypes:
         write_sheet(run.folder, config)
     result = evaluate(run.folder, config=config)
     if not is_first_process():
         return 0
     print(table(result))
-    print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}\nnumbers      {run.evaluation_file}")
+    if has_prototypes:
+        print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}", end="")
+    print(f"\nnumbers      {run.evaluation_file}")
     print(f"plots        {run.evaluation_folder}\ncurves       {run.metrics_file}")
     print(f"again        dapl evaluate {run.folder}")
     return 0
@@ -76,9 +100,13 @@ def _run(config, out: Path, resume: bool) -> int:
 def _train_help() -> int:
     from dapl.config import describe_fields
 
-    print("usage: dapl train CONFIG [--out RUN] [--section.field VALUE …]\n       dapl train --resume RUN\n")
+    print("usage: dapl train CONFIG [--out RUN] [--section.field VALUE …]\n       dapl train --resume RUN")
+    print("       dapl train --from RUN --drop-marked [--out NEW]\n")
     print("  --out RUN      run directory to make (default: runs/<name of the config>)")
-    print("  --resume RUN   go on with this run from its last checkpoint\n\nfields of a config (default): what it is\n")
+    print("  --resume RUN   go on with this run from its last checkpoint")
+    print("  --from RUN --drop-marked   make a new run without the prototypes marked as bad in `dapl serve RUN`,")
+    print("                 and tune its last layer again (default of --out: RUN-without-marked)")
+    print("\nfields of a config (default): what it is\n")
     for name, default, text in describe_fields():
         print(f"  {name}{f' ({default})' if default else ''}: {text}")
     return 0

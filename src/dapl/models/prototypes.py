@@ -133,6 +133,8 @@ class Prototypes(nn.Module):
 
     def by_class(self) -> tuple[Tensor, Tensor]:
         """`class_table` of these prototypes; made anew only when one was removed or merged."""
+        if self.membership.is_inference() or self.kept.is_inference():  # such tensors do not count their changes
+            return class_table(self.membership, self.kept)
         state = tuple((t.data_ptr(), t._version, t.device) for t in (self.membership, self.kept))
         if self._table is None or self._table[0] != state:
             self._table = state, class_table(self.membership, self.kept)

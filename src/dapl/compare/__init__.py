@@ -1,0 +1,1 @@
+"""Several systems under one protocol: the table, the picture and the frontier."""

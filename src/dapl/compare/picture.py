@@ -1,0 +1,151 @@
+"""Side by side: the prototypes of one class on the same picture, for each system, coloured by the part they lie on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from torch import Tensor
+
+from dapl.compare.plan import Entry
+from dapl.data.build import build_splits
+from dapl.data.transforms import fit
+from dapl.errors import DaplError, nearest
+from dapl.explain.parts import PictureFacts, facts_of, foreground_shares, name_parts
+from dapl.files import replacing
+from dapl.load import load_run
+from dapl.metrics.regions import model_regions
+
+BACKGROUND = "background"
+NO_PART = "object, no part"
+_TILE = 2.3
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One system on the picture: M prototypes of the class."""
+
+    name: str
+    predicted: str
+    regions: Tensor
+    """bool M×S×S."""
+    labels: list[str]
+    """The part that each region lies on, or `BACKGROUND`, or `NO_PART`."""
+
+    def summary(self) -> str:
+        counts = {label: self.labels.count(label) for label in dict.fromkeys(self.labels)}
+        parts = len(set(self.labels) - {BACKGROUND, NO_PART})
+        return f"{parts} parts, {counts.get(BACKGROUND, 0)} of {len(self.labels)} on background"
+
+
+def draw(entries: Sequence[Entry], file: Path, class_name: str | None, picture: int) -> Path | None:
+    """The figure of the first seed of each system that has prototypes; None where there is none."""
+    entries = [entry for entry in entries if entry.config.model.system != "blackbox"]
+    if not entries:
+        return None
+    data = entries[0].config.data
+    test = build_splits(data).test
+    label = class_index(list(test.classes), class_name)
+    own = [index for index, one in enumerate(test.labels) if one == label]
+    if not 0 <= picture < len(own):
+        raise DaplError(f"--picture {picture}: {test.classes[label]} has test pictures 0 … {len(own) - 1}.")
+    sample = fit(test[own[picture]], data.image_size, data.fit)
+    facts = facts_of(sample, test.parts)
+    image = sample.image.as_subclass(Tensor)
+    panels = [look(entry, image, label, facts) for entry in entries]
+    figure = figure_of(panels, image, str(test.classes[label]))
+    with replacing(file) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    return file
+
+
+def class_index(classes: list[str], name: str | None) -> int:
+    if name is None:
+        return 0
+    exact = [index for index, known in enumerate(classes) if name in (known, str(index))]
+    near = exact or [index for index, known in enumerate(classes) if name.lower() in known.lower()]
+    if len(near) != 1:
+        raise DaplError(f"--class {name}: not one of the classes{nearest(name, classes)}")
+    return near[0]
+
+
+@torch.inference_mode()
+def look(entry: Entry, image: Tensor, label: int, facts: PictureFacts) -> Panel:
+    """image: uint8 3×S×S."""
+    loaded = load_run(entry.runs[0].folder, config=entry.config)
+    model = loaded.model
+    output = model(image.unsqueeze(0))
+    named, counts = model.prototypes_of(torch.tensor([label]))
+    own = named[0][counts[0]]
+    regions = model_regions(model, model.maps(output.embedding, own), image.shape[-1])[0]
+    shares = foreground_shares(regions, facts)
+    labels = [
+        part or (BACKGROUND if share is not None and share < 0.5 else NO_PART)
+        for part, share in zip(name_parts(regions, facts), shares, strict=True)
+    ]
+    return Panel(entry.name, loaded.classes[int(output.logits.argmax())], regions, labels)
+
+
+def figure_of(panels: Sequence[Panel], image: Tensor, class_name: str) -> Figure:
+    """One row a system: all its regions on the picture at the left, then each prototype by itself."""
+    columns = 1 + max(len(panel.labels) for panel in panels)
+    figure = Figure(figsize=(_TILE * 0.62 * (columns + 0.75), _TILE * len(panels) + 1.1), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(len(panels), columns, width_ratios=[1.75, *([1] * (columns - 1))])
+    colours = part_colours(panels)
+    pixels = image.permute(1, 2, 0).numpy()
+    for row, panel in enumerate(panels):
+        axes = figure.add_subplot(grid[row, 0])
+        _show(axes, pixels)
+        for region, label in zip(panel.regions, panel.labels, strict=True):
+            _outline(axes, region, colours[label], label == BACKGROUND)
+        axes.set_title(panel.name, fontsize=11, fontweight="bold", loc="left")
+        axes.set_xlabel(f"{panel.summary()}\npredicts {_short(panel.predicted)}", fontsize=8, loc="left")
+        for column, (region, label) in enumerate(zip(panel.regions, panel.labels, strict=True), 1):
+            axes = figure.add_subplot(grid[row, column])
+            shade = np.where(region.numpy()[..., None], 1.0, 0.45)
+            _show(axes, (pixels * shade).astype(np.uint8))
+            _outline(axes, region, colours[label], label == BACKGROUND)
+            axes.set_xlabel(label, fontsize=7, color=colours[label] if label != BACKGROUND else "#c00000")
+    handles = [Line2D([], [], color=colour, lw=3, ls="--" if label == BACKGROUND else "-", label=label)
+               for label, colour in colours.items()]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 9), fontsize=8, frameon=False)
+    figure.suptitle(f"The prototypes of {_short(class_name)} on one test picture", fontsize=12)
+    return figure
+
+
+def part_colours(panels: Sequence[Panel]) -> dict[str, str]:
+    """One colour a part, the same in every panel; background is red, the object without a part white-grey."""
+    named = sorted({label for panel in panels for label in panel.labels} - {BACKGROUND, NO_PART})
+    wheel = matplotlib.colormaps["hsv"](np.linspace(0.08, 0.92, max(len(named), 1)))
+    colours = {label: matplotlib.colors.to_hex(colour) for label, colour in zip(named, wheel, strict=False)}
+    present = {label for panel in panels for label in panel.labels}
+    if NO_PART in present:
+        colours[NO_PART] = "#9a9a9a"
+    if BACKGROUND in present:
+        colours[BACKGROUND] = "#e00000"
+    return colours
+
+
+def _show(axes, pixels: np.ndarray) -> None:
+    axes.imshow(pixels)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def _outline(axes, region: Tensor, colour: str, background: bool) -> None:
+    values = np.pad(region.float().numpy(), 1)[1:-1, 1:-1]
+    axes.contour(values, levels=[0.5], colors=["black"], linewidths=2.6, alpha=0.5)
+    axes.contour(values, levels=[0.5], colors=[colour], linewidths=1.6, linestyles="--" if background else "-")
+
+
+def _short(name: str) -> str:
+    """A class of CUB without its number and underscores."""
+    return name.split(".", 1)[-1].replace("_", " ") if name[:1].isdigit() else name
