@@ -13,7 +13,10 @@ import pytest
 from PIL import Image
 
 from dapl.cli import main
+from dapl.config import GivenData
+from dapl.data.sample import Splits
 from dapl.data.toybirds import ToyBirds, write
+from dapl.errors import DaplError
 from dapl.prepare.check import KINDS, Report, check
 from dapl.prepare.source import data_config
 
@@ -241,6 +244,16 @@ def test_many_classes_are_cut_in_the_table_and_whole_in_the_file(tmp_path: Path,
     assert "(the 30 smallest of 33 classes; all in check.json)" in said
     assert "class_00" not in said
     assert len(found["counts"]["train"]) == 33
+
+
+def test_data_from_python(tmp_path: Path) -> None:
+    birds = {name: ToyBirds(classes=2, images_per_class=2, size=48, split=name) for name in ("train", "test")}
+    splits = Splits(birds["train"], birds["test"], birds["test"])
+    report = check(GivenData(), tmp_path / "out", quiet=True, splits=splits)
+    assert [fault.kind for fault in report.faults] == ["duplicate"] * 4  # validation is test once more
+    assert (tmp_path / "out" / "check.png").exists()
+    with pytest.raises(DaplError, match="handed over in Python"):
+        check(GivenData(), quiet=True)
 
 
 def test_check_from_python(birds: Path) -> None:

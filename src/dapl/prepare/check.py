@@ -13,6 +13,7 @@ import numpy as np
 
 from dapl.config import DataSection
 from dapl.data.build import build_splits, list_files
+from dapl.data.given import hand_over
 from dapl.data.listed import SPLITS, Fault, FileDataset, Listing, split_listing
 from dapl.data.sample import Dataset, Sample, Splits, Subset
 from dapl.data.splits import train_validation
@@ -64,10 +65,17 @@ class Report:
         return asdict(self) | {"clean": self.clean, "faults_by_kind": dict(Counter(f.kind for f in self.faults))}
 
 
-def check(config: DataSection, out: Path | None = None, quiet: bool = False) -> Report:
-    """Read every picture of a data set once; with ``out``, write check.json and check.png there."""
+def check(
+    config: DataSection, out: Path | None = None, quiet: bool = False, splits: Splits | None = None
+) -> Report:  # fmt: skip
+    """Read every picture of a data set once; with ``out``, write check.json and check.png there.
+
+    ``splits``: the data, where ``config`` is `GivenData`.
+    """
+    hand_over(config, splits)
     listing = list_files(config)
-    splits = _lenient_splits(listing, config) if listing is not None else build_splits(config)
+    if splits is None:
+        splits = _lenient_splits(listing, config) if listing is not None else build_splits(config)
     report = _start(config, listing, splits)
     digests: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
     wanted, known = _to_show(splits), {fault.name for fault in report.faults}
