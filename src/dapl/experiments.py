@@ -10,7 +10,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +108,8 @@ def _remove_beginnings(folder: Path) -> None:
     """What a process left that was killed before its first checkpoint: there is nothing in it to go on with."""
     if not folder.exists():
         return
-    known = {"config.yaml", "environment.json", "data.json", "prototypes.json", "metrics.jsonl", "tensorboard",
-             "checkpoints"}  # fmt: skip
-    strange = [path.name for path in folder.iterdir() if path.name not in known and not path.name.endswith(".tmp")]
-    if strange:
+    strange = [path.name for path in folder.iterdir() if not path.name.endswith(".tmp")]
+    if strange and "config.yaml" not in strange:  # the first file of a run
         raise DaplError(f"{folder}: exists and is not a run (it has {strange[0]}); name another folder.")
     shutil.rmtree(folder)
 
@@ -139,7 +136,10 @@ def measured(
     known = _known(file, key)
     if known is None or not names <= set(known["metrics"]):
         wanted = sorted(names | set(known["metrics"])) if known else sorted(names)
-        evaluation = _evaluated_apart(run, split, wanted, protocol, config, quiet)
+        from dapl.evaluation import evaluate
+
+        result = evaluate(run.folder, protocol, split, wanted, config or run.config(), quiet, files=False)
+        evaluation = result.to_json()
         known = {"key": key, "metrics": wanted, "evaluation": evaluation}
         write_json(file, known)
     numbers = known["evaluation"]["numbers"]
@@ -153,19 +153,6 @@ def _known(file: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
         return found if found["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _evaluated_apart(
-    run: Run, split: Split, metrics: Sequence[str], protocol: Protocol | None, config: Config | None, quiet: bool
-) -> dict[str, Any]:
-    """`evaluate` on a second view of the run, as it writes its files where it reads."""
-    from dapl.evaluation import evaluate
-
-    with tempfile.TemporaryDirectory(prefix="dapl-") as name:
-        view = Path(name)
-        for path in (run.config_file, run.data_file, run.prototypes_file, run.best.parent):
-            (view / path.name).symlink_to(path.resolve())
-        return evaluate(view, protocol, split, list(metrics), config or run.config(), quiet).to_json()
 
 
 def _digest(file: Path) -> str:

@@ -10,7 +10,7 @@ prototypes.png         contact sheet
 metrics.jsonl          one line an epoch or stage
 tensorboard/           the same as curves
 metrics.json           what `dapl evaluate` measured last, under which protocol
-metrics/               the same by class and by part (CSV), and plots
+metrics/               the same by class and by part (CSV), and plots; <split>.json as a sweep or comparison measured it
 """
 
 from __future__ import annotations

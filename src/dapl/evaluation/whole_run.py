@@ -47,8 +47,9 @@ def evaluate(
     config: Config | None = None,
     quiet: bool = False,
     splits: Splits | None = None,
+    files: bool = True,
 ) -> Evaluation:
-    """Numbers of a run's best model on a split; also written to metrics.json and metrics/ in the run.
+    """Numbers of a run's best model on a split; with ``files`` also written to metrics.json and metrics/ in the run.
 
     ``metrics`` names some of `dapl.evaluation.selection.NAMES`; None takes all that need no pass of their own.
     ``config`` replaces the run's own where only data, caches or runtime differ. ``splits``: the data of a run that was
@@ -60,7 +61,7 @@ def evaluate(
     given = hand_over(config.data, splits)
     options = (protocol or Protocol()).to_json()
     # To and from processes go plain values only: Fabric refuses frozen dataclasses.
-    found = launch(config, _evaluate_process, folder, options, split, names, quiet, given)
+    found = launch(config, _evaluate_process, folder, options, split, names, quiet, given, files)
     return Evaluation.from_plain(found)
 
 
@@ -73,6 +74,7 @@ def _evaluate_process(
     names: frozenset[str],
     quiet: bool,
     given: Given | None,
+    files: bool,
 ) -> dict[str, Any]:
     protocol = Protocol(**options)
     loaded = load_run(folder, config=config)
@@ -99,7 +101,7 @@ def _evaluate_process(
         "versions": versions(),
     }
     result = summarise(measured, facts, missing, prototype_counts(loaded) if "prototypes" in names else {})
-    if fabric.global_rank == 0:
+    if files and fabric.global_rank == 0:
         write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured)
     return asdict(result)
 

@@ -1,0 +1,207 @@
+"""Runs that are made once, numbers that are measured once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dapl.config import Config, parse_config
+from dapl.errors import DaplError
+from dapl.evaluation import Protocol, evaluate
+from dapl.experiments import (
+    differences,
+    is_finished,
+    mean_and_deviation,
+    measured,
+    over_seeds,
+    run_or_resume,
+)
+from dapl.run import Run
+from dapl.training.trainer import Trainer
+
+FIT = {"stage": "warm_up", "epochs": 2, "batch_size": 16}
+
+
+def make_config(cache: Path, **sections: Any) -> Config:
+    fields: dict[str, Any] = {
+        "data": {"name": "toybirds", "classes": 2, "images_per_class": 8, "test_images_per_class": 3, "image_size": 64},
+        "model": {
+            "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
+            "heads": 2,
+            "head_dim": 4,
+        },
+        "schedule": [FIT, {"stage": "project"}, {"stage": "last_layer", "epochs": 2}],
+        "runtime": {"accelerator": "cpu", "workers": 0},
+        "cache": {"folder": str(cache)},
+    }
+    return parse_config(fields | sections)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_or_resume(make_config(cache), tmp_path_factory.mktemp("runs") / "run", quiet=True).folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Run:
+    shutil.copytree(trained, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often training was started."""
+    calls: list[str] = []
+    train = Trainer.train
+    monkeypatch.setattr(Trainer, "train", lambda self: (calls.append(""), train(self))[1])
+    return lambda: len(calls)
+
+
+def test_a_finished_run_is_left_as_it_is(run: Run, cache: Path, counted: Callable[[], int]) -> None:
+    assert is_finished(run)
+    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*") if path.is_file()}
+    again = run_or_resume(make_config(cache), run.folder, quiet=True)
+    assert again.folder == run.folder
+    assert counted() == 0
+    assert before == {path: path.stat().st_mtime_ns for path in run.folder.rglob("*") if path.is_file()}
+
+
+def test_an_interrupted_run_goes_on(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, project = tmp_path / "run", Trainer._project
+
+    def interrupt(self: Trainer, stage: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "_project", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_or_resume(make_config(cache), folder, quiet=True)
+    assert not is_finished(Run(folder))
+    first = Run(folder).logged()
+    monkeypatch.setattr(Trainer, "_project", project)
+    run = run_or_resume(make_config(cache), folder, quiet=True)
+    assert is_finished(run)
+    assert run.logged()[: len(first)] == first
+
+
+@pytest.mark.parametrize("left", [[".config.yaml.1.tmp"], ["config.yaml"], ["config.yaml", "environment.json"]])
+def test_what_was_killed_before_its_first_checkpoint_begins_anew(
+    run: Run, cache: Path, tmp_path: Path, left: list[str]
+) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for name in left:
+        if name.endswith(".tmp"):
+            (folder / name).write_text("half a con")
+        else:
+            shutil.copy(run.folder / name, folder)
+    assert is_finished(run_or_resume(make_config(cache), folder, quiet=True))
+    assert (folder / "environment.json").exists()
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_folder_of_something_else_is_left_alone(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("ten years")
+    with pytest.raises(DaplError, match=r"not a run \(it has thesis.txt\)"):
+        run_or_resume(make_config(cache), tmp_path / "run")
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "ten years"
+
+
+def test_a_run_of_another_config_is_refused(run: Run, cache: Path) -> None:
+    other = make_config(cache, seed=3, loss={"contrast": {"weight": 2}})
+    with pytest.raises(DaplError) as error:
+        run_or_resume(other, run.folder)
+    assert "seed: there 0, here 3; loss.contrast.weight: there 0.5, here 2.0" in str(error.value)
+
+
+def test_differences_name_the_fields_and_leave_out_where_and_how_fast(cache: Path, tmp_path: Path) -> None:
+    one = make_config(cache)
+    elsewhere = make_config(tmp_path, runtime={"devices": 2, "accelerator": "cpu"})
+    assert differences(one, elsewhere) == []
+    longer = make_config(cache, schedule=[FIT | {"epochs": 9}, {"stage": "project"}])
+    assert differences(one, longer)[0] == "schedule.0.epochs: there 2, here 9"
+    assert "schedule.2.stage: there last_layer, here absent" in differences(one, longer)
+
+
+def test_torchrun_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(DaplError, match="torchrun"):
+        run_or_resume(make_config(cache), tmp_path / "run")
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_those_of_evaluate_and_its_files_stay(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_test = evaluate(run.folder, quiet=True)
+    before = run.evaluation_file.read_bytes()
+    on_validation = measured(run, "validation", "coverage,accuracy")
+    assert run.evaluation_file.read_bytes() == before
+    assert json.loads(before)["protocol"]["split"] == "test"
+    expected = evaluate(run.folder, split="validation", quiet=True)
+    assert set(on_validation) == {"accuracy", "coverage", "precision", "recall"}
+    assert all(on_validation[name] == expected[name] for name in on_validation)
+    assert measured(run, "test", "accuracy")["accuracy"] == on_test["accuracy"]
+
+    monkeypatch.setattr("dapl.experiments._evaluated_apart", lambda *rest: pytest.fail("measured again"))
+    assert measured(run, "validation", ["coverage"]) == on_validation
+
+
+@pytest.mark.parametrize("change", ["protocol", "metrics", "model", "file"])
+def test_what_would_be_other_numbers_is_measured_again(run: Run, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    measured(run, "validation", "accuracy")
+    calls: list[Any] = []
+    answer = {"numbers": {"accuracy": {"value": 0.25}, "ece": {"value": None}}}
+    monkeypatch.setattr("dapl.experiments._evaluated_apart", lambda *rest: calls.append(rest[2]) or answer)
+    protocol = Protocol(tau=0.3) if change == "protocol" else None
+    if change == "model":
+        run.best.write_bytes(run.best.read_bytes() + b"\0")
+    if change == "file":
+        (run.evaluation_folder / "validation.json").write_text("{cut of")
+    names = "ece" if change == "metrics" else "accuracy"
+    assert measured(run, "validation", names, protocol) == {"accuracy": 0.25}
+    assert calls == [["accuracy", "ece"] if change == "metrics" else ["accuracy"]]
+
+
+def test_an_unfinished_run_has_no_numbers(tmp_path: Path) -> None:
+    with pytest.raises(DaplError, match="no such checkpoint"):
+        measured(Run(tmp_path), "validation")
+    with pytest.raises(DaplError, match="did you mean 'validation'"):
+        measured(Run(tmp_path), "validaton")  # type: ignore[arg-type]
+
+
+def test_mean_and_deviation() -> None:
+    values = [0.1, 0.7, 0.3]
+    spread = mean_and_deviation(values)
+    assert spread.mean == pytest.approx(statistics.mean(values))
+    assert spread.deviation == pytest.approx(statistics.stdev(values))
+    assert spread.values == tuple(values)
+    with pytest.raises(ValueError, match="no values"):
+        mean_and_deviation([])
+
+
+def test_only_numbers_that_every_seed_has() -> None:
+    found = over_seeds([{"a": 1.0, "b": 2.0}, {"a": 3.0}])
+    assert list(found) == ["a"]
+    assert found["a"].mean == 2.0
+    assert over_seeds([]) == {}
