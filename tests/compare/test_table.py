@@ -1,0 +1,146 @@
+"""The table of a comparison: right numbers, every format, and a comparison that is killed goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from dapl.cli import main
+from dapl.compare.table import against_black_box, minutes_of
+from dapl.evaluation import evaluate
+from dapl.experiments import mean_and_deviation
+from dapl.run import Run
+
+
+def rows_of(out: Path) -> dict[str, dict]:
+    return {row["name"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
+
+
+def test_numbers_are_those_of_evaluate_on_every_seed(compared: tuple[list[Path], Path]) -> None:
+    _, out = compared
+    for name, row in rows_of(out).items():
+        found = [evaluate(out / "runs" / f"{name}-seed{seed}", quiet=True) for seed in (0, 1)]
+        for metric in ("accuracy", "coverage", "diversity"):
+            if name == "box" and metric != "accuracy":
+                assert row.get(metric) is None
+                continue
+            values = [result[metric] for result in found]
+            assert row[metric]["values"] == pytest.approx(values)
+            assert row[metric]["mean"] == pytest.approx(statistics.mean(values))
+            assert row[metric]["deviation"] == pytest.approx(statistics.stdev(values))
+
+
+def test_every_format_says_the_same(compared: tuple[list[Path], Path]) -> None:
+    _, out = compared
+    rows = rows_of(out)
+    with (out / "compare.csv").open() as file:
+        table = {row["name"]: row for row in csv.DictReader(file)}
+    markdown = (out / "compare.md").read_text()
+    assert list(table) == list(rows) == ["share", "net", "ours", "box"]
+    for name, row in rows.items():
+        assert float(table[name]["accuracy"]) == pytest.approx(row["accuracy"]["mean"])
+        accuracy = row["accuracy"]
+        assert f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['deviation']:.1f}" in markdown
+    assert "toybirds, test split" in markdown
+    assert "seeds 0, 1" in markdown
+
+
+def test_merging_leaves_fewer_prototypes(compared: tuple[list[Path], Path]) -> None:
+    rows = rows_of(compared[1])
+    assert rows["share"]["prototypes_kept"]["mean"] < rows["net"]["prototypes_kept"]["mean"] == 9
+
+
+def test_a_second_call_trains_and_measures_nothing(
+    compared: tuple[list[Path], Path], capsys: pytest.CaptureFixture
+) -> None:
+    files, out = compared
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    assert before
+    assert main(["compare", *map(str, files), "--seeds", "0,1", "--out", str(out)]) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    shown = capsys.readouterr().out
+    assert "warm_up" not in shown
+    assert "share: " in shown
+    assert "points against the black box" in shown
+
+
+def test_what_interpretability_cost() -> None:
+    rows = [
+        {"name": "box", "system": "blackbox", "accuracy": mean_and_deviation([0.8, 0.9])},
+        {"name": "ours", "system": "dapl", "accuracy": mean_and_deviation([0.82, 0.90])},
+    ]
+    assert against_black_box(rows) == ["ours: +1.0 ± 1.4 points against the black box"]
+    assert against_black_box(rows[1:]) == []
+
+
+def test_minutes_are_those_of_the_stages(compared: tuple[list[Path], Path]) -> None:
+    run = Run.open(compared[1] / "runs" / "net-seed0")
+    stages = [entry for entry in run.logged() if entry["event"] == "stage"]
+    assert len(stages) == 3
+    assert minutes_of(run) == pytest.approx(sum(entry["seconds"] for entry in stages) / 60)
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on(
+    compared: tuple[list[Path], Path], tmp_path: Path, configs: Callable[[Path, Path], list[Path]]
+) -> None:
+    """kill -9 in the middle, then the same command: the same weights as in the comparison that was not killed."""
+    files, out = configs(tmp_path, tmp_path / "cache"), tmp_path / "out"
+    command = [sys.executable, "-m", "dapl", "compare", *map(str, files), "--seeds", "0,1", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not (tmp_path / "out" / "runs" / "ours-seed0" / "checkpoints").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "out" / "compare.json").exists()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    for mine in sorted((tmp_path / "out").rglob("best.safetensors")):
+        theirs = compared[1] / mine.relative_to(tmp_path / "out")
+        ours, others = load_file(mine), load_file(theirs)
+        assert ours.keys() == others.keys()
+        assert all((ours[name] == others[name]).all() for name in ours), mine
+    assert rows_of(tmp_path / "out")["ours"]["coverage"] == rows_of(compared[1])["ours"]["coverage"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seeds", "a"], "--seeds a: give whole numbers"),
+        (["--seeds", "1,1"], "give different numbers"),
+        (["--split", "tset"], "split"),
+        (["--class", "no such bird"], "--class no such bird: not one of the classes"),
+        (["--picture", "7"], "--picture 7: .* has test pictures 0 … 2"),
+        (["--metrics", "covrage"], "did you mean 'coverage'"),
+        (["--model.haeds", "3"], "unknown field"),
+    ],
+)
+def test_bad_arguments(
+    flags: list[str], message: str, compared: tuple[list[Path], Path], capsys: pytest.CaptureFixture
+) -> None:
+    import re
+
+    files, out = compared
+    assert main(["compare", str(files[2]), "--out", str(out), *flags]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_an_unfinished_run_is_refused(
+    compared: tuple[list[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    (folder / "config.yaml").write_text((compared[1] / "runs" / "net-seed0" / "config.yaml").read_text())
+    assert main(["compare", str(folder), "--out", str(tmp_path / "out")]) == 2
+    assert "the run is not finished" in capsys.readouterr().err
