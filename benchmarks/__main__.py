@@ -2,9 +2,9 @@
 
 from itertools import chain
 
-from benchmarks import evaluation, training
+from benchmarks import evaluation, explanations, report, training
 from benchmarks.timing import HEADER
 
 print(HEADER)
-for ratio in chain(training.ratios(), evaluation.ratios()):
+for ratio in chain(training.ratios(), evaluation.ratios(), explanations.ratios(), report.ratios()):
     print(ratio.row(), flush=True)

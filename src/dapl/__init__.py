@@ -1,0 +1,36 @@
+"""Prototype-based image classifiers that show their reasons. `load` is the way in; everything else is a submodule."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dapl.api import Classifier
+
+
+def load(folder: str | Path) -> Classifier:
+    """The model of a run directory, or of a folder that `dapl export` wrote, ready to predict and to explain.
+
+    >>> import dapl
+    >>> model = dapl.load("runs/cub20")                   # doctest: +SKIP
+    >>> model.predict("bird.jpg").class_name              # doctest: +SKIP
+    '001.Black_footed_Albatross'
+    >>> model.explain("bird.jpg").save("bird.html")       # doctest: +SKIP
+    """
+    from dapl import api  # torch takes its time: not before it is needed
+
+    return api.load(folder)
+
+
+class _Package(ModuleType):
+    """Importing the submodule ``dapl.load`` must not put itself in the place of the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name == "load" and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

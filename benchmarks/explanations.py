@@ -1,0 +1,75 @@
+"""What an explanation costs beside the bare model pass over the same picture.
+
+    DAPL_CUB=…/CUB_200_2011 python -m benchmarks.explanations       # CUB-20; toy birds without DAPL_CUB
+
+Both start from the pixels of one picture. The model has fresh heads, and its prototypes come from the first training
+pictures: what an explanation costs does not depend on what was learned.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from benchmarks.timing import HEADER, Ratio, ratio
+from dapl.api import Classifier
+from dapl.config import Config, CubData, ToyBirdsData
+from dapl.data.build import build_splits
+from dapl.data.sample import Splits
+from dapl.data.transforms import fit
+from dapl.explain.evidence import Known, explain
+from dapl.explain.patches import RunPatches
+from dapl.models.build import build_model
+from dapl.training.records import fresh_records
+
+LIMIT, TURNS = 1.5, 15
+
+
+def ratios() -> Iterator[Ratio]:
+    config = Config(data=CubData(classes=10) if os.environ.get("DAPL_CUB") else ToyBirdsData())
+    splits = build_splits(config.data)
+    yield from _ratios(config, splits, list(splits.test.classes), "")
+    backbone = config.model.backbone.model_copy(update={"name": "densenet161", "weights": "random"})
+    paper = config.model_copy(update={"model": config.model.model_copy(update={"backbone": backbone})})
+    yield from _ratios(paper, splits, [f"class {number}" for number in range(200)], ", DenseNet-161 and 200 classes")
+
+
+def _ratios(config: Config, splits: Splits, classes: list[str], which: str) -> Iterator[Ratio]:
+    size, train = config.data.image_size, splits.train
+    model = build_model(config.model, len(classes)).eval().requires_grad_(False)
+    box = [size // 4, size // 4, size // 2, size // 2]
+    records = [
+        replace(record, image=train.names[record.index % len(train)], location=[2, 2], box=box)
+        for record in fresh_records(model, classes)
+    ]
+    known = Known(classes, records)
+    classifier = Classifier(model, known, size, config.data.fit, patches=RunPatches(config))
+    image = fit(splits.test[0], size, config.data.fit).image.as_subclass(Tensor)
+
+    @torch.no_grad()
+    def bare() -> None:
+        model(image.unsqueeze(0))
+
+    beside = f"bare model pass{which}"
+    what = f"contributions, maps, regions and attention of 2 × 10 prototypes on one {config.data.name} picture"
+    yield ratio(what, beside, f"limit {LIMIT:g}", lambda: explain(model, image, known), bare, TURNS)
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        what = "the same with parts and training patches, written as a page"
+        yield ratio(what, beside, "", lambda: classifier.explain(image).save(page), bare, TURNS)
+
+
+if __name__ == "__main__":
+    print(HEADER)
+    found = []
+    for found_ratio in ratios():
+        found.append(found_ratio)
+        print(found_ratio.row(), flush=True)
+    sys.exit(found[0].value > LIMIT)

@@ -1,0 +1,155 @@
+"""The explanation of one picture as a figure for print: the classes side by side, one row a prototype."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from dapl.explain.draw import ATTENTION, blended, percentage, picture_of, signed
+from dapl.explain.evidence import ClassEvidence, Evidence
+from dapl.explain.local import LocalExplanation
+from dapl.explain.patches import Box
+
+SCALE = 2
+"""Pixels of the figure for one unit of its layout."""
+_TILE, _GAP, _MARGIN, _TEXT, _HEAD, _TITLE, _FOOT = 112, 8, 20, 236, 150, 62, 52
+_INK, _QUIET, _LINE, _FOR, _AGAINST, _WARN = "#1d1c1a", "#6a6761", "#d8d5ce", "#b94f08", "#1f5fa6", "#a3200d"
+_BOX = "#ffe14d"
+
+
+def draw_figure(explanation: LocalExplanation) -> Image.Image:
+    tiles = 3 if _with_attention(explanation) else 2
+    column = tiles * (_TILE + _GAP) + _TEXT
+    rows = max(len(evidence.rows) for evidence in explanation.classes)
+    width = 2 * _MARGIN + len(explanation.classes) * (column + 2 * _MARGIN) - 2 * _MARGIN
+    height = 2 * _MARGIN + _HEAD + _TITLE + rows * (_TILE + _GAP) + _FOOT
+    canvas = _Canvas(width, height)
+    _draw_head(canvas, explanation, width)
+    for number, evidence in enumerate(explanation.classes):
+        left = _MARGIN + number * (column + 2 * _MARGIN)
+        _draw_class(canvas, explanation, evidence, left, _MARGIN + _HEAD, column, tiles)
+    return canvas.image
+
+
+class _Canvas:
+    """A white picture drawn on in units of the layout."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.image = Image.new("RGB", (width * SCALE, height * SCALE), "white")
+        self.draw = ImageDraw.Draw(self.image)
+
+    def text(
+        self, x: float, y: float, text: str, size: int = 12, ink: str = _INK, bold: bool = False, room: float = 1e4
+    ) -> float:
+        """From (x, y) downwards; cut to ``room``; returns where it ends."""
+        font = _font(size * SCALE, bold)
+        while text and font.getlength(text) > room * SCALE:
+            text = text[:-2] + "…" if len(text) > 2 else ""
+        self.draw.text((x * SCALE, y * SCALE), text, fill=ink, font=font)
+        return x + font.getlength(text) / SCALE
+
+    def line(self, x: float, y: float, length: float, ink: str = _LINE, width: int = 1) -> None:
+        self.draw.line((x * SCALE, y * SCALE, (x + length) * SCALE, y * SCALE), fill=ink, width=width * SCALE)
+
+    def bar(self, x: float, y: float, length: float, ink: str, height: float = 5) -> None:
+        self.draw.rectangle((x * SCALE, y * SCALE, (x + max(length, 0.5)) * SCALE, (y + height) * SCALE), fill=ink)
+
+    def ring(self, x: float, y: float, radius: float = 4) -> None:
+        for ink, width in (("#303030", 5), ("white", 2)):
+            reach = (radius + width / 5) * SCALE
+            corners = (x * SCALE - reach, y * SCALE - reach, x * SCALE + reach, y * SCALE + reach)
+            self.draw.ellipse(corners, outline=ink, width=width)
+
+    def tile(self, x: float, y: float, picture: Image.Image, box: Box | None = None, side: int = _TILE) -> None:
+        """``box`` in pixels of the picture."""
+        shown = picture.resize((side * SCALE, side * SCALE), Image.Resampling.LANCZOS)
+        if box is not None:
+            by, marks = (side * SCALE / picture.width, side * SCALE / picture.height), ImageDraw.Draw(shown)
+            left, top, right, bottom = (round(edge * by[n % 2]) for n, edge in enumerate(box))
+            marks.rectangle((left, top, right - 1, bottom - 1), outline="#00000090", width=3 * SCALE)
+            marks.rectangle((left + 1, top + 1, right - 2, bottom - 2), outline=_BOX, width=SCALE + 1)
+        self.image.paste(shown, (round(x * SCALE), round(y * SCALE)))
+
+
+@cache
+def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
+    import matplotlib
+
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
+
+
+def _with_attention(explanation: LocalExplanation) -> bool:
+    return any(row.attention is not None for evidence in explanation.classes for row in evidence.rows)
+
+
+def _draw_head(canvas: _Canvas, explanation: LocalExplanation, width: int) -> None:
+    side = _HEAD - 30
+    canvas.tile(_MARGIN, _MARGIN, picture_of(explanation.image), side=side)
+    x, room = _MARGIN + side + 18, width - 2 * _MARGIN - side - 18
+    canvas.text(x, _MARGIN, explanation.predicted_name, 20, bold=True, room=room)
+    canvas.text(x, _MARGIN + 28, " · ".join(filter(None, (explanation.name, explanation.about))), 11, _QUIET, room=room)
+    best = explanation.probabilities.argsort(descending=True, stable=True)[:3].tolist()
+    for row, label in enumerate(best):
+        y, share = _MARGIN + 54 + 21 * row, float(explanation.probabilities[label])
+        canvas.text(x, y, explanation.class_names[label], 11, room=230)
+        canvas.bar(x + 240, y + 4, 150, "#efede8", 7)
+        canvas.bar(x + 240, y + 4, 150 * share, _FOR, 7)
+        canvas.text(x + 400, y, percentage(share), 11)
+
+
+def _draw_class(
+    canvas: _Canvas, explanation: LocalExplanation, evidence: ClassEvidence, left: int, top: int, width: int, tiles: int
+) -> None:
+    canvas.text(left, top, evidence.class_name, 15, bold=True, room=width)
+    canvas.text(left, top + 20, f"{percentage(evidence.probability)}, logit {signed(evidence.logit)}", 11, _QUIET)
+    heads = ("this region …", "… with values from …", "… looks like this patch") if tiles == 3 else (
+        "this region …", "… looks like this patch"
+    )  # fmt: skip
+    for number, text in enumerate((*heads, "similarity × weight = contribution")):
+        canvas.text(left + number * (_TILE + _GAP), top + 42, text, 9, _QUIET, room=_TEXT if number == tiles else _TILE)
+    strongest = max((abs(row.contribution) for e in explanation.classes for row in e.rows), default=1.0) or 1.0
+    for number, row in enumerate(evidence.rows):
+        _draw_row(canvas, explanation, row, left, top + _TITLE + number * (_TILE + _GAP), tiles, strongest)
+    bottom = top + _TITLE + len(evidence.rows) * (_TILE + _GAP)
+    x = left + tiles * (_TILE + _GAP)
+    canvas.line(left, bottom, width, _INK)
+    rest = evidence.rest
+    if rest.prototypes:
+        canvas.text(left, bottom + 7, f"{rest.prototypes} other prototypes", 11, _QUIET)
+        canvas.text(x, bottom + 7, signed(rest.contribution), 11, _QUIET)
+    canvas.text(left, bottom + 25, "sum = logit", 12, bold=True)
+    canvas.text(x, bottom + 25, signed(evidence.logit), 12, bold=True)
+
+
+def _draw_row(
+    canvas: _Canvas, explanation: LocalExplanation, row: Evidence, left: int, top: int, tiles: int, strongest: float
+) -> None:
+    canvas.tile(left, top, blended(explanation.image, row.heat), row.box)
+    if tiles == 3 and row.attention is not None:
+        canvas.tile(left + _TILE + _GAP, top, blended(explanation.image, row.attention, ATTENTION))
+        y, x = ((place + 0.5) * _TILE / cells for place, cells in zip(row.location, row.attention.shape, strict=True))
+        canvas.ring(left + _TILE + _GAP + x, top + y)
+    patch = None if row.record is None else explanation.patches.patch(row.record)
+    x = left + (tiles - 1) * (_TILE + _GAP)
+    if patch is None:
+        canvas.text(x + 24, top + _TILE / 2 - 6, "no picture", 11, _QUIET)
+    else:
+        near = patch.close_up()
+        canvas.tile(x, top, picture_of(near.image), near.box)
+    x, ink = left + tiles * (_TILE + _GAP), _FOR if row.contribution >= 0 else _AGAINST
+    end = canvas.text(x, top + 8, f"{signed(row.score)} × {signed(row.weight)} = ", 12)
+    canvas.text(end, top + 7, signed(row.contribution), 13, ink, bold=True)
+    canvas.bar(x, top + 30, 200 * abs(row.contribution) / strongest, ink)
+    notes = [f"prototype {row.prototype}"] + ([f"head {row.head}"] if explanation.heads > 1 else [])
+    lines = [(", ".join([*notes, *([row.part] if row.part else [])]), _INK)]
+    if not row.own:
+        lines.append((f"of {', '.join(row.class_of)}", _QUIET))
+    flags = [text for text, shown in (("background", row.background), ("switched off", row.switched_off)) if shown]
+    lines += [(", ".join(flags), _WARN)] if flags else []
+    for number, (text, colour) in enumerate(lines):
+        canvas.text(x, top + 43 + 17 * number, text, 11, colour, room=_TEXT)
+    if row.record is not None and row.record.image:
+        canvas.text(x, top + 98, row.record.image, 8, _QUIET, room=_TEXT)

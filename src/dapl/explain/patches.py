@@ -1,0 +1,176 @@
+"""The training patch that a prototype is, and where it is had from: an export has its own pictures, a run its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dapl.config import Config
+from dapl.data.annotations import AnnotationReader, Annotations, open_annotations, stacked
+from dapl.data.build import build_splits
+from dapl.data.pixels import Pixels, base_rows, load_pixels, pixels_key
+from dapl.data.sample import Dataset
+from dapl.data.transforms import fit
+from dapl.errors import DaplError
+from dapl.explain.parts import nearest_part
+from dapl.files import expand_path
+from dapl.training.records import PrototypeRecord
+
+Box = tuple[int, int, int, int]
+_REGION_SIDE = 0.05**0.5
+"""Side of a square that holds the pixels above the 95th percentile, as a share of the picture's."""
+_REMEMBERED = 256
+"""Training pictures kept in memory: 40 MB of them at 224 pixels."""
+_CONTEXT, _LEAST = 1.6, 0.45
+"""What a close-up shows: this factor of the longer side of the box, and at least this share of the picture."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The picture that a prototype was projected on."""
+
+    image: Tensor
+    """uint8 3×h×w: the whole picture as the model sees it, or the patch alone."""
+    box: Box | None
+    """Left, top, right, bottom of the prototype's region in it; None where the picture is the patch."""
+    whole: bool = False
+    """Whether the picture is all that the model saw, so that a close-up shows more."""
+
+    def close_up(self) -> Patch:
+        """A square around the box with some of what is beside it, and the box in that."""
+        if self.box is None or not self.whole:
+            return self
+        height, width = self.image.shape[-2:]
+        left, top, right, bottom = self.box
+        side = min(height, width, round(max(_CONTEXT * max(right - left, bottom - top), _LEAST * min(height, width))))
+        x = min(max(0, (left + right - side) // 2), width - side)
+        y = min(max(0, (top + bottom - side) // 2), height - side)
+        cut = self.image[:, y : y + side, x : x + side]
+        return Patch(
+            cut, (max(0, left - x), max(0, top - y), min(side, right - x), min(side, bottom - y))
+        )  # fmt: skip
+
+
+class PatchSource(Protocol):
+    """Where the patches of prototypes are had from."""
+
+    problem: str | None
+    """Why patches could not be had, for a person to read; None as long as nothing went wrong."""
+
+    def patch(self, record: PrototypeRecord) -> Patch | None:
+        """None for a prototype that was not projected, or whose picture is not at hand."""
+
+    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
+        """The annotated part that the patch shows; None where none is known. ``grid``: H and W of the feature grid."""
+
+
+class NoPatches:
+    """For a model whose training pictures are not at hand."""
+
+    problem: str | None = None
+
+    def patch(self, record: PrototypeRecord) -> Patch | None:
+        return None
+
+    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
+        return None
+
+
+class RunPatches:
+    """From the training pictures of a run: those decoded already where the cache has them, else from their files.
+
+    The data set is opened when the first patch is asked for. Where it is not at hand any more there are no patches, and
+    ``problem`` says why: an explanation does without.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.problem: str | None = None
+        self._remembered: dict[int, tuple[Tensor, Annotations]] = {}
+
+    def patch(self, record: PrototypeRecord) -> Patch | None:
+        source = self._source(record)
+        if source is None or record.box is None:
+            return None
+        left, top, right, bottom = record.box
+        return Patch(source[0], (left, top, right, bottom), whole=True)
+
+    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
+        """The part nearest to the patch, within a square as large as a region is: that itself takes a model pass."""
+        source = self._source(record)
+        if source is None or record.location is None:
+            return None
+        assert self._dataset is not None
+        size = self.config.data.image_size
+        y, x = ((cell + 0.5) * size / cells for cell, cells in zip(record.location, grid, strict=True))
+        return nearest_part(source[1], (x, y), _REGION_SIDE * size / 2, self._dataset.parts)
+
+    def _source(self, record: PrototypeRecord) -> tuple[Tensor, Annotations] | None:
+        """Picture and annotations; the last ones are remembered, for both are asked for and prototypes come again."""
+        if record.image is None or self._dataset is None or record.image not in self._rows:
+            return None
+        row = self._rows[record.image]
+        if row not in self._remembered:
+            try:
+                self._remembered[row] = self._read(row)
+            except DaplError as error:
+                self.problem = self.problem or str(error)
+                return None
+            if len(self._remembered) > _REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+        return self._remembered[row]
+
+    def _read(self, row: int) -> tuple[Tensor, Annotations]:
+        if self._pixels is not None and self._annotations is not None:
+            return torch.from_numpy(np.array(self._pixels.images[row])), self._annotations.rows([row])
+        assert self._dataset is not None
+        data = self.config.data
+        sample = fit(self._dataset[row], data.image_size, data.fit)
+        return sample.image.as_subclass(Tensor), stacked([self._reader.arrays(sample)], data.image_size)
+
+    @cached_property
+    def _dataset(self) -> Dataset | None:
+        """All pictures that training and validation were taken from."""
+        try:
+            return base_rows(build_splits(self.config.data).train)[0]
+        except DaplError as error:
+            self.problem = f"without the training pictures of the prototypes: {error}"
+            return None
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        assert self._dataset is not None
+        return {name: row for row, name in enumerate(self._dataset.names)}
+
+    @cached_property
+    def _key(self) -> tuple[Path, str]:
+        """Folder and key of the cache."""
+        assert self._dataset is not None
+        data = self.config.data
+        folder = expand_path(self.config.cache.folder, "cache.folder")
+        return folder, pixels_key(self._dataset, data.image_size, data.fit)
+
+    @cached_property
+    def _pixels(self) -> Pixels | None:
+        """Only what is there: to decode all pictures for the sake of a few would take longer than those few."""
+        assert self._dataset is not None
+        folder, key = self._key
+        needed = ["images", "masks"] if self._dataset.has_masks else ["images"]
+        if not all((folder / f"{key}-{kind}.npy").exists() for kind in needed):
+            return None
+        return load_pixels(self._dataset, self.config.data.image_size, self.config.data.fit, folder)
+
+    @cached_property
+    def _annotations(self) -> Annotations | None:
+        return open_annotations(*self._key, self.config.data.image_size)
+
+    @cached_property
+    def _reader(self) -> AnnotationReader:
+        assert self._dataset is not None
+        return AnnotationReader(self._dataset, self.config.data.image_size, self.config.data.fit)

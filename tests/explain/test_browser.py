@@ -1,0 +1,50 @@
+"""The page in a real browser: no complaint, nothing cut off, light and dark, and nothing fetched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dapl.api import Classifier
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1500), ("dark", 1000), ("light", 390)])
+def test_the_page_opens(
+    browser: Any, classifier: Classifier, bird: Path, tmp_path: Path, scheme: str, width: int
+) -> None:
+    found = classifier.explain(bird, top=3)
+    path = found.save(tmp_path / "page.html")
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    page, messages, requests = context.new_page(), [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    assert messages == []
+    assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+    assert page.locator("tbody tr").count() == sum(len(evidence.rows) for evidence in found.classes)
+    assert page.locator("h1").inner_text() == found.predicted_name
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    pictures = page.locator("td.look svg")
+    assert all(pictures.nth(n).bounding_box()["width"] > 60 for n in range(pictures.count()))
+    red = page.evaluate("parseInt(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
+    assert (red < 60) == (scheme == "dark")
+    context.close()

@@ -1,0 +1,289 @@
+"""The arithmetic and the regions of explanations, for every registered system that has prototypes."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from dapl.config import ModelConfig
+from dapl.errors import DaplError
+from dapl.explain.evidence import Evidence, Known, _strongest, explain, explanations, logits_of, see
+from dapl.explain.parts import PictureFacts
+from dapl.models.build import SYSTEMS, build_model
+from dapl.models.contract import PrototypeModel
+from dapl.models.dapl import Dapl
+from dapl.training.records import PrototypeRecord, fresh_records
+
+C, SIZE = 4, 64
+NAMES = ("ant", "bee", "cat", "dog")
+SMALL: dict[str, dict[str, Any]] = {"dapl": {"heads": 3, "head_dim": 4}}
+
+
+@cache
+def _built(system: str) -> PrototypeModel:
+    backbone = {"name": "test_efficientnet", "weights": "random", "stages": [-2]}
+    config: Any = TypeAdapter(ModelConfig).validate_python(
+        {"system": system, "backbone": backbone, **SMALL.get(system, {})}
+    )
+    model = build_model(config, C, seed=3).eval().requires_grad_(False)
+    for parameter in model.parts()["classifier"].parameters() if "classifier" in model.parts() else ():
+        parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return model
+
+
+EXPLAINABLE = [name for name in sorted(SYSTEMS) if len(_built(name).prototypes)]
+SILENT = [name for name in sorted(SYSTEMS) if name not in EXPLAINABLE]
+
+
+@pytest.fixture(params=EXPLAINABLE)
+def model(request: pytest.FixtureRequest) -> PrototypeModel:
+    """A copy, so that a test may change it."""
+    return copy.deepcopy(_built(request.param))
+
+
+@pytest.fixture
+def dapl() -> PrototypeModel:
+    return copy.deepcopy(_built("dapl"))
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randint(0, 256, (3, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def known(model: PrototypeModel, **more: Any) -> Known:
+    return Known(NAMES, fresh_records(model, NAMES), **more)
+
+
+def test_every_system_is_either_explained_or_refused() -> None:
+    assert "dapl" in EXPLAINABLE
+    assert {*EXPLAINABLE, *SILENT} == set(SYSTEMS)
+
+
+@pytest.mark.parametrize("pruned", [[], [0, 5]])
+@pytest.mark.parametrize("top", [2, 1000])
+def test_contributions_sum_to_the_logit(model: PrototypeModel, images: Tensor, top: int, pruned: list[int]) -> None:
+    model.prototypes.kept[pruned] = False
+    weights, output = model.class_weights(), model(images)
+    for row, found in enumerate(explanations(model, see(model, images), known(model), top=top)):
+        assert_close(found.logits, output.logits[row].double(), rtol=0, atol=1e-4)
+        assert found.predicted == int(output.logits[row].argmax())
+        assert len(found.classes) == 2
+        for evidence in found.classes:
+            assert evidence.total == pytest.approx(float(output.logits[row, evidence.class_index]), abs=1e-4)
+            assert evidence.logit == pytest.approx(evidence.total, abs=1e-9)
+            for one in evidence.rows:
+                assert one.score == pytest.approx(float(output.scores[row, one.prototype]))
+                assert one.weight == pytest.approx(float(weights[one.prototype, evidence.class_index]))
+                assert one.contribution == pytest.approx(one.score * one.weight)
+                assert one.prototype not in pruned
+            counting = int((weights[:, evidence.class_index] != 0).sum())
+            assert len(evidence.rows) == min(top, counting)
+            assert evidence.rest.prototypes == counting - len(evidence.rows)
+
+
+def test_the_strongest_are_listed_first(model: PrototypeModel, images: Tensor) -> None:
+    found = explain(model, images[0], known(model), top=4)
+    everything = explain(model, images[0], known(model), top=1000)
+    for few, many in zip(found.classes, everything.classes, strict=True):
+        sizes = [abs(row.contribution) for row in many.rows]
+        assert sizes == sorted(sizes, reverse=True)
+        assert [row.prototype for row in few.rows] == [row.prototype for row in many.rows[:4]]
+
+
+def test_a_prototype_that_says_nothing_comes_before_one_that_has_no_say() -> None:
+    assert _strongest(torch.tensor([0.0, 0.0, -5.0]), torch.tensor([0.0, 1.0, -1.0]), top=9) == [2, 1]
+
+
+def test_predicted_and_runner_up_or_what_was_asked_for(model: PrototypeModel, images: Tensor) -> None:
+    order = model(images[:1]).logits[0].argsort(descending=True).tolist()
+    found = explain(model, images[0], known(model))
+    assert [evidence.class_index for evidence in found.classes] == order[:2]
+    assert [evidence.class_name for evidence in found.classes] == [NAMES[c] for c in order[:2]]
+    assert (found.predicted, found.runner_up, found.predicted_name) == (order[0], order[1], NAMES[order[0]])
+    asked = explain(model, images[0], known(model), classes=[order[3]])
+    assert [evidence.class_index for evidence in asked.classes] == [order[3]]
+    assert_close(found.probabilities.sum(), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_switching_off_removes_exactly_the_contribution(model: PrototypeModel, images: Tensor) -> None:
+    before = explain(model, images[0], known(model), classes=[0, 1], top=1000)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    row = before.classes[0].rows[1]
+    after = explain(model, images[0], known(model), classes=[0, 1], top=1000, switched_off=[row.prototype])
+    for old, new in zip(before.classes, after.classes, strict=True):
+        removed = sum(one.contribution for one in old.rows if one.prototype == row.prototype)
+        assert new.logit == pytest.approx(old.logit - removed, abs=1e-9)
+        assert new.total == pytest.approx(new.logit, abs=1e-9)
+        assert [one.prototype for one in new.rows] == [one.prototype for one in old.rows]  # rows do not jump
+    gone = after.classes[0].rows[1]
+    assert (gone.switched_off, gone.contribution, gone.score) == (True, 0.0, row.score)
+    assert after.switched_off == (row.prototype,)
+    assert not any(one.switched_off for one in before.classes[0].rows)
+    model.prototypes.kept[row.prototype] = False  # as pruning would have it
+    assert_close(after.logits, model(images[:1]).logits[0].double(), rtol=0, atol=1e-4)
+    model.load_state_dict(state)
+    assert_close(before.logits, model(images[:1]).logits[0].double(), rtol=0, atol=1e-4)  # the model was left alone
+
+
+def region_of(model: PrototypeModel, row: Evidence) -> Tensor:
+    """bool S×S. In float32 the maps of random weights, which hardly differ from place to place, have ties."""
+    bicubic = type(model).to_pixels is PrototypeModel.to_pixels
+    heat = model.to_pixels(row.map.double()[None], (SIZE, SIZE))[0] if bicubic else row.heat
+    return heat >= np.percentile(heat.numpy(), 95, method="higher")
+
+
+def test_maps_regions_and_places(model: PrototypeModel, images: Tensor) -> None:
+    found = explain(model, images[0], known(model), top=3)
+    for row in (row for evidence in found.classes for row in evidence.rows):
+        expected = model.activation_maps(images[:1], torch.tensor([row.prototype]))[0, 0]
+        assert_close(row.map, expected, rtol=1e-4, atol=1e-4)
+        assert float(row.map[row.location]) == pytest.approx(row.score, abs=1e-3)
+        heat = model.to_pixels(row.map[None], (SIZE, SIZE))[0]
+        assert_close(row.heat, heat, rtol=1e-4, atol=1e-4)
+        rows, columns = np.nonzero(region_of(model, row).numpy())
+        assert row.box == (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+        assert row.head == int(model.prototypes.group_of[row.prototype])
+
+
+def test_attention_of_the_winning_place(model: PrototypeModel, images: Tensor) -> None:
+    found = explain(model, images[0], known(model), top=3)
+    rows = [row for evidence in found.classes for row in evidence.rows]
+    if not isinstance(model, Dapl):
+        assert all(row.attention is None for row in rows)
+        return
+    weights = model.attention_weights(model.backbone(images[:1]))[0]  # N×HW×HW
+    width = rows[0].map.shape[1]
+    for row in rows:
+        assert row.attention is not None
+        place = row.location[0] * width + row.location[1]
+        assert_close(row.attention.flatten(), weights[row.head, place])
+        assert float(row.attention.sum()) == pytest.approx(1, abs=1e-5)
+
+
+def test_one_backbone_pass_however_much_is_explained(model: PrototypeModel, images: Tensor) -> None:
+    model.to_pixels(model.activation_maps(images[:1]), (SIZE, SIZE))  # PixPNet finds its receptive fields, once
+    passes: list[int] = []
+    model.backbone.register_forward_hook(lambda module, inputs, output: passes.append(len(inputs[0])))
+    explain(model, images[0], known(model), top=1000)
+    assert passes == [1]
+    seen = see(model, images)
+    explanations(model, seen, known(model))
+    explanations(model, seen, known(model), classes=[[3]] * 3, switched_off=[1])
+    logits_of(model, seen, [0])
+    assert passes == [1, 3]
+
+
+def test_a_batch_is_its_pictures(model: PrototypeModel, images: Tensor) -> None:
+    together = explanations(model, see(model, images), known(model), top=3)
+    for image, found in zip(images, together, strict=True):
+        alone = explain(model, image, known(model), top=3)
+        assert_close(found.logits, alone.logits, rtol=1e-4, atol=1e-4)
+        for one, other in zip(found.classes[0].rows, alone.classes[0].rows, strict=True):
+            assert (one.prototype, one.location, one.class_of) == (other.prototype, other.location, other.class_of)
+            assert_close(one.map, other.map, rtol=1e-3, atol=1e-3)
+            assert (one.attention is None) == (other.attention is None)
+            if one.attention is not None:
+                assert_close(one.attention, other.attention, rtol=1e-4, atol=1e-6)
+
+
+def test_a_shared_prototype_names_its_classes(images: Tensor) -> None:
+    model = copy.deepcopy(_built("protopnet" if "protopnet" in EXPLAINABLE else "dapl"))
+    model.prototypes.membership[0, 2] = True
+    found = explain(model, images[0], known(model), classes=[2], top=1000)
+    row = next((row for row in found.classes[0].rows if row.prototype == 0), None)
+    assert row is not None
+    assert row.class_of == ("ant", "cat")
+    assert row.own
+    for other in found.classes[0].rows:
+        assert other.own == bool(model.prototypes.membership[other.prototype, 2])
+
+
+@pytest.mark.parametrize("system", SILENT)
+def test_a_model_without_prototypes_is_refused(system: str, images: Tensor) -> None:
+    model = _built(system)
+    with pytest.raises(DaplError, match="no prototypes"):
+        explain(model, images[0], Known(NAMES))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": [4]}, "no class 4; the model has 4"),
+        ({"classes": [-1]}, "no class -1"),
+        ({"top": 0}, "top is 0"),
+        ({"switched_off": [99]}, "no prototype 99; the model has 12"),
+        ({"switched_off": [-1]}, "no prototype -1"),
+    ],
+)
+def test_what_is_not_there_is_said(dapl: PrototypeModel, images: Tensor, options: Any, message: str) -> None:
+    with pytest.raises(DaplError, match=message):
+        explain(dapl, images[0], known(dapl), **options)
+
+
+def half(left: bool) -> Tensor:
+    mask = torch.zeros(SIZE, SIZE, dtype=torch.bool)
+    mask[:, : SIZE // 2] = left
+    mask[:, SIZE // 2 :] = not left
+    return mask
+
+
+def test_parts_and_background_of_an_annotated_picture(dapl: PrototypeModel, images: Tensor) -> None:
+    everywhere = torch.ones(1, SIZE, SIZE, dtype=torch.bool)
+    parts = torch.cat((everywhere, half(True)[None]))
+    facts = PictureFacts(half(True), parts, torch.tensor([False, True]), ("hidden", "wing"))
+    rows = explain(dapl, images[0], known(dapl, parts=["leg"] * 12), top=1000, facts=facts).classes[0].rows
+    for row in rows:
+        region = region_of(dapl, row)
+        on_left = float((region & half(True)).sum() / region.sum())
+        assert row.foreground == pytest.approx(on_left, abs=1e-6)
+        assert row.background == (on_left < 0.5)
+        # the part is half of the picture, of which a region of 5 % of the pixels never covers a fifth
+        assert (row.part, row.part_from) == (None, None)
+    tiny = torch.zeros(1, SIZE, SIZE, dtype=torch.bool)
+    y, x = divmod(int(rows[0].heat.argmax()), SIZE)
+    tiny[0, y, x] = True
+    pointed = PictureFacts(None, tiny, torch.tensor([True]), ("eye",))
+    again = explain(dapl, images[0], known(dapl, parts=["leg"] * 12), top=1000, facts=pointed).classes[0].rows
+    assert (again[0].part, again[0].part_from) == ("eye", "picture")
+    assert all(row.part in ("eye", None) for row in again)
+    assert again[0].foreground is None
+
+
+def test_without_annotation_a_part_is_the_prototypes_own(dapl: PrototypeModel, images: Tensor) -> None:
+    parts = [f"part {j}" if j % 2 else None for j in range(12)]
+    for row in explain(dapl, images[0], known(dapl, parts=parts), top=1000).classes[0].rows:
+        assert row.part == parts[row.prototype]
+        assert row.part_from == ("prototype" if row.prototype % 2 else None)
+
+
+def test_background_is_known_from_any_share(dapl: PrototypeModel, images: Tensor) -> None:
+    row = explain(dapl, images[0], known(dapl)).classes[0].rows[0]
+    assert isinstance(row, Evidence)
+    assert not row.background
+    for fields, flagged in (
+        ({"foreground_share": 0.49}, True),
+        ({"foreground_share": 0.5}, False),
+        ({"foreground_share": 0.9, "region_foreground": 0.2}, True),
+    ):
+        records = [PrototypeRecord(j, [], 0, **fields) for j in range(12)]
+        found = explain(dapl, images[0], Known(NAMES, records)).classes[0].rows[0]
+        assert found.background == flagged
+
+
+def test_a_model_of_one_class_has_no_runner_up(images: Tensor) -> None:
+    config: Any = TypeAdapter(ModelConfig).validate_python(
+        {"system": "dapl", "backbone": {"name": "test_efficientnet", "weights": "random"}, "heads": 2, "head_dim": 4}
+    )
+    model: nn.Module = build_model(config, 1).eval()
+    found = explain(model, images[0], Known(["only"]))  # type: ignore[arg-type]
+    assert found.runner_up is None
+    assert len(found.classes) == 1

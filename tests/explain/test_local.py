@@ -1,0 +1,292 @@
+"""`dapl explain` and what it writes: HTML, PNG and JSON say the same, and the sums close in each."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dapl.api import Classifier
+from dapl.cli import main
+from dapl.errors import DaplError
+from dapl.explain.draw import HEAT, blended, jpeg_uri, overlay_uri, percentage, signed
+from dapl.explain.evidence import Known
+from dapl.explain.local import LocalExplanation
+from dapl.explain.patches import NoPatches, Patch, RunPatches
+
+DOCS = Path(__file__).parents[2] / "docs" / "explain.md"
+
+
+@pytest.fixture(scope="module")
+def explanation(classifier: Classifier, bird: Path) -> LocalExplanation:
+    return classifier.explain(bird, top=3)
+
+
+class Page(HTMLParser):
+    """Values of the page's <data> elements by section and kind, its text, and what it refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sections: list[dict[str, list[float]]] = []
+        self.references: list[str] = []
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attributes if name in ("href", "src", "srcset", "action")]
+        if tag == "section":
+            self.sections.append({})
+        if tag == "data" and found.get("class"):
+            self.sections[-1].setdefault(str(found["class"]), []).append(float(found["value"] or "nan"))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_json_closes_and_says_what_the_explanation_says(explanation: LocalExplanation, tmp_path: Path) -> None:
+    written = json.loads(explanation.save(tmp_path / "x.json").read_text())
+    assert written["picture"] == "bird.png"
+    assert written["predicted"] == explanation.predicted_name
+    assert sum(written["probabilities"].values()) == pytest.approx(1)
+    assert written["probabilities"].keys() == written["logits"].keys() == set(explanation.class_names)
+    assert len(written["classes"]) == 2
+    for evidence in written["classes"]:
+        total = sum(row["contribution"] for row in evidence["prototypes"]) + evidence["rest"]["contribution"]
+        assert total == pytest.approx(evidence["logit"], abs=1e-4)
+        assert evidence["logit"] == written["logits"][evidence["class"]]
+        assert len(evidence["prototypes"]) == 3
+        assert evidence["rest"]["prototypes"] == 1
+        for row in evidence["prototypes"]:
+            assert row["similarity"] * row["weight"] == pytest.approx(row["contribution"])
+            assert np.shape(row["map"]) == np.shape(row["attention"]) == (4, 4)
+            assert np.max(row["map"]) == pytest.approx(row["similarity"], abs=1e-3)
+            assert row["source"]["picture"].startswith("train/")
+
+
+def test_every_key_of_the_json_is_documented(explanation: LocalExplanation) -> None:
+    def keys(value: object, inside: str = "") -> set[str]:
+        if isinstance(value, dict) and inside not in ("probabilities", "logits"):
+            return set(value) | {key for name, inner in value.items() for key in keys(inner, name)}
+        return {key for inner in value for key in keys(inner)} if isinstance(value, list) else set()
+
+    documented = set(re.findall(r"`(\w+)`", DOCS.read_text(encoding="utf-8")))
+    assert keys(explanation.to_json()) <= documented
+
+
+def test_html_closes_and_needs_no_network(explanation: LocalExplanation, tmp_path: Path) -> None:
+    text = explanation.save(tmp_path / "x.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert len(page.sections) == 2
+    for section, evidence in zip(page.sections, explanation.classes, strict=True):
+        shown = sum(section["contribution"]) + sum(section["rest"])
+        assert shown == pytest.approx(section["logit"][0], abs=1e-4)
+        assert section["logit"] == [evidence.logit]
+        assert section["contribution"] == [row.contribution for row in evidence.rows]
+    assert page.references
+    assert all(found.startswith(("data:image/", "#")) for found in page.references)
+    assert not re.search(r"https?:|url\(|@import", text)
+    assert "script" not in page.tags
+    words = " ".join(page.text)
+    assert explanation.predicted_name in words
+    assert "prefers-color-scheme: dark" in words
+
+
+def test_what_is_not_ours_is_escaped(classifier: Classifier, bird: Path, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"'&"
+    names = [f"{evil}{number}" for number in range(3)]
+    records = [replace(record, classes=[evil], image=evil) for record in classifier.known.records]
+    model = Classifier(classifier.model, Known(names, records), 64, "stretch", about=evil)
+    found = replace(model.explain(bird), name=evil)
+    page = Page(found.html())
+    assert "script" not in page.tags
+    assert any(evil in text for text in page.text)
+    assert json.loads(found.save(tmp_path / "x.json").read_text())["picture"] == evil
+
+
+def test_png_shows_both_classes(
+    explanation: LocalExplanation, classifier: Classifier, bird: Path, tmp_path: Path
+) -> None:
+    with Image.open(explanation.save(tmp_path / "two.png")) as two:
+        two.load()
+    with Image.open(classifier.explain(bird, explanation.predicted, 3).save(tmp_path / "one.png")) as one:
+        one.load()
+    assert two.format == "PNG"
+    assert two.height == one.height
+    assert two.width > 1.8 * one.width
+    assert np.asarray(two).std() > 20  # not an empty sheet
+
+
+def test_saving_elsewhere_or_otherwise_is_refused(explanation: LocalExplanation, tmp_path: Path) -> None:
+    with pytest.raises(DaplError, match=r"x\.pdf: an explanation is saved as \.html, \.png or \.json"):
+        explanation.save(tmp_path / "x.pdf")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DaplError, match="cannot be written"):
+        explanation.save(tmp_path / "file" / "x.json")
+
+
+def test_switched_off_is_said(classifier: Classifier, bird: Path) -> None:
+    before = classifier.explain(bird)
+    row = before.classes[0].rows[0]
+    after = classifier.explain(bird, before.classes[0].class_name, switched_off=[row.prototype])
+    words = " ".join(Page(after.html()).text)
+    assert "switched off" in words
+    assert f"prototype {row.prototype}" in words
+    evidence = next(e for e in after.to_json()["classes"] if e["class"] == before.classes[0].class_name)
+    assert evidence["logit"] == pytest.approx(before.classes[0].logit - row.contribution, abs=1e-9)
+    assert "switched off" in after.text()
+
+
+def test_parts_come_from_the_picture_or_from_the_patch(classifier: Classifier, bird: Path) -> None:
+    known = classifier.sample("test/001/0001")
+    assert known is not None
+    sample, parts = known
+    annotated = classifier.explain(sample, parts=parts)
+    rows = [row for evidence in annotated.classes for row in evidence.rows]
+    assert {row.part_from for row in rows} <= {"picture", None}
+    assert any(row.part in parts for row in rows)
+    assert all(row.foreground is not None for row in rows)
+    plain = classifier.explain(bird)
+    rows = [row for evidence in plain.classes for row in evidence.rows]
+    assert {row.part_from for row in rows} <= {"prototype", None}
+    assert any(row.part in parts for row in rows)
+    assert classifier.sample("no such picture") is None
+
+
+def test_the_patch_is_the_training_picture(classifier: Classifier, explanation: LocalExplanation) -> None:
+    source = RunPatches(classifier.patches.config)  # type: ignore[attr-defined]
+    without_cache = RunPatches(
+        source.config.model_copy(update={"cache": source.config.cache.model_copy(update={"folder": "/nowhere"})})
+    )
+    record = explanation.classes[0].rows[0].record
+    assert record is not None
+    patch, decoded = source.patch(record), without_cache.patch(record)
+    assert patch is not None
+    assert decoded is not None
+    sample = classifier.sample(record.image or "")
+    assert sample is not None
+    assert torch.equal(patch.image, classifier.pixels(sample[0].image))
+    assert torch.equal(patch.image, decoded.image)
+    assert list(patch.box or ()) == record.box
+    grid = tuple(explanation.classes[0].rows[0].map.shape)
+    assert source.part(record, grid) == without_cache.part(record, grid)  # type: ignore[arg-type]
+    assert source.patch(replace(record, image=None)) is None
+    assert source.patch(replace(record, image="train/009/0000")) is None
+    assert source.problem is None
+
+
+@pytest.mark.parametrize(
+    ("box", "side"), [((0, 0, 10, 8), 45), ((90, 95, 100, 100), 45), ((10, 20, 70, 60), 96), ((0, 0, 100, 100), 100)]
+)
+def test_a_close_up_holds_the_box(box: tuple[int, int, int, int], side: int) -> None:
+    image = torch.arange(100 * 100).view(1, 100, 100).expand(3, -1, -1)
+    near = Patch(image, box, whole=True).close_up()
+    assert near.box is not None
+    left, top, right, bottom = near.box
+    assert near.image.shape == (3, side, side)
+    assert torch.equal(near.image[:, top:bottom, left:right], image[:, box[1] : box[3], box[0] : box[2]])
+    assert near.close_up() is near
+    assert Patch(image, None, whole=True).close_up().image is image
+
+
+def test_overlays_are_seen_where_the_map_is_high() -> None:
+    image = torch.full((3, 32, 32), 128, dtype=torch.uint8)
+    heat = torch.zeros(32, 32)
+    heat[:, 16:] = 1
+    drawn = np.asarray(blended(image, heat, HEAT)).astype(int)
+    assert drawn[16, 30].sum() > drawn[16, 2].sum() + 100
+    assert overlay_uri(heat).startswith("data:image/png;base64,")
+    assert overlay_uri(torch.ones(7, 7)) != overlay_uri(heat)  # a map of one value is no error
+    assert jpeg_uri(image).startswith("data:image/jpeg;base64,")
+
+
+def test_numbers_for_people() -> None:
+    assert [percentage(share) for share in (0, 1e-5, 0.0005, 0.5, 0.9996, 1)] == [
+        "0.0%", "<0.1%", "0.1%", "50.0%", ">99.9%", "100.0%"
+    ]  # fmt: skip
+    assert signed(-0.5) == "−0.500"
+
+
+class TestCommand:
+    def test_writes_what_it_is_asked_for(
+        self, trained: Path, bird: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], classifier: Classifier
+    ) -> None:
+        out = tmp_path / "out"
+        code = main(["explain", str(trained), str(bird), "--format", "html,png,json", "--top", "2", "--out", str(out)])
+        printed = capsys.readouterr()
+        assert code == 0
+        assert sorted(path.name for path in out.iterdir()) == ["bird.html", "bird.json", "bird.png"]
+        assert classifier.predict(bird).class_name in printed.out
+        assert all(str(out / f"bird.{kind}") in printed.out for kind in ("html", "png", "json"))
+        assert printed.err == ""
+        written = json.loads((out / "bird.json").read_text())
+        assert [len(evidence["prototypes"]) for evidence in written["classes"]] == [2, 2]
+        assert str(bird.parent) not in (out / "bird.html").read_text()  # no path of the machine
+
+    def test_several_pictures_one_of_them_from_the_data(self, run: Path, bird: Path, classifier: Classifier) -> None:
+        assert main(["explain", str(run), str(bird), str(bird), "test/002/0000", "--format", "json"]) == 0
+        folder = run / "explanations"
+        assert sorted(path.name for path in folder.iterdir()) == ["bird-2.json", "bird.json", "test-002-0000.json"]
+        written = json.loads((folder / "test-002-0000.json").read_text())
+        assert written["classes"][0]["prototypes"][0]["foreground"] is not None
+
+    @pytest.mark.parametrize("by", ["name", "index"])
+    def test_another_class(self, run: Path, bird: Path, classifier: Classifier, by: str) -> None:
+        last = list(classifier.predict(bird).probabilities)[-1]
+        word = last.upper() if by == "name" else str(classifier.classes.index(last))
+        assert main(["explain", str(run), str(bird), "--class", word, "--format", "json"]) == 0
+        written = json.loads((run / "explanations" / "bird.json").read_text())
+        assert [evidence["class"] for evidence in written["classes"]] == [classifier.predict(bird).class_name, last]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["no.jpg"], "no.jpg: no such file"),
+            (["{broken}"], "not a picture, or its header is corrupt"),
+            (["{bird}", "--class", "Penguin"], "no class 'Penguin'"),
+            (["{bird}", "--class", "3"], "no class 3; it has 3"),
+            (["{bird}", "--top", "0"], "--top is 0"),
+            (["{bird}", "--format", "pdf"], "--format: 'pdf' is not known"),
+            (["{bird}", "--format", ","], "--format names no format"),
+            (["{bird}", "--frobnicate", "1"], "takes no --frobnicate"),
+        ],
+    )
+    def test_bad_input_gets_a_sentence(
+        self, trained: Path, bird: Path, tmp_path: Path, arguments: list[str], message: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not much of a picture")
+        words = [word.format(bird=bird, broken=tmp_path / "broken.jpg") for word in arguments]
+        assert main(["explain", str(trained), *words, "--out", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+    def test_not_a_run(self, tmp_path: Path, bird: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", str(tmp_path), str(bird)]) == 2
+        assert "not a run directory" in capsys.readouterr().err
+
+    def test_without_the_training_data_it_explains_all_the_same(
+        self, run: Path, bird: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        config = run / "config.yaml"
+        data = "data:\n  name: cub\n  root: /no/such/folder\n  image_size: 64\nmodel:"
+        config.write_text(re.sub(r"data:\n.*?\nmodel:", data, config.read_text(), flags=re.DOTALL))
+        assert main(["explain", str(run), str(bird)]) == 0
+        printed = capsys.readouterr()
+        assert "without the training pictures of the prototypes" in printed.err
+        assert "logit" in printed.out
+        assert "no picture" in (run / "explanations" / "bird.html").read_text()
+
+
+def test_no_patches_at_all() -> None:
+    source = NoPatches()
+    assert source.problem is None
