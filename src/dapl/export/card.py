@@ -1,0 +1,158 @@
+"""The model card: what a person reads first on the hub, and the front matter that the hub reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dapl.export.layout import METRICS, ONNX, PICTURES, WALL
+
+if TYPE_CHECKING:
+    from dapl.export.hub import ExportedModel
+
+_SYSTEMS = {
+    "dapl": "DAPL (Diversity-Aware Prototype Learning)",
+    "protopnet": "ProtoPNet",
+    "protopshare": "ProtoPShare",
+    "pixpnet": "PixPNet",
+    "blackbox": "a linear layer on pooled features, without prototypes",
+}
+_ROWS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "ece": "calibration error (ECE)",
+    "coverage": "Coverage",
+    "diversity": "Diversity",
+    "background_bias": "background bias",
+    "consistency": "consistency",
+    "stability": "stability",
+    "purity": "purity",
+}
+"""The numbers that the card shows, in this order; metrics.json has the others."""
+_FITTED = {"stretch": "stretched to a square", "crop": "cut to the central square", "pad": "padded to a square"}
+_PERCENT = ("accuracy", "balanced_accuracy")
+
+
+def model_card(exported: ExportedModel, with_onnx: bool = False) -> str:
+    """README.md. ``with_onnx``: model.onnx lies beside it."""
+    sections = [_about(exported), _use(exported, with_onnx), _numbers(exported), _prototypes(exported)]
+    front = yaml.safe_dump(_front_matter(exported), sort_keys=False, allow_unicode=True)
+    return f"---\n{front}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front_matter(exported: ExportedModel) -> dict[str, Any]:
+    config = exported.config
+    found: dict[str, Any] = {
+        "library_name": "dapl",
+        "pipeline_tag": "image-classification",
+        "tags": list(dict.fromkeys(("dapl", config.model.system, "prototypes", "interpretability"))),
+    }
+    measured = [
+        {"type": name, "name": _ROWS[name], "value": number["value"]} for name, number in _measured(exported.metrics)
+    ]
+    if measured:
+        protocol = (exported.metrics or {}).get("protocol", {})
+        data = str(protocol.get("data") or config.data.name or "unknown")
+        dataset = {"type": data, "name": data, "split": str(protocol.get("split", "test"))}
+        task = {"type": "image-classification"}
+        results = [{"task": task, "dataset": dataset, "metrics": measured}]
+        found["model-index"] = [{"name": f"{config.model.system}-{data}", "results": results}]
+    return found
+
+
+def _about(exported: ExportedModel) -> str:
+    config = exported.config
+    system, backbone = config.model.system, config.model.backbone.name
+    count = len(exported.model.prototypes)
+    kept = int(exported.model.prototypes.kept.sum())
+    lines = [
+        f"# {_SYSTEMS.get(system, system).split(' (')[0]} on {config.data.name or 'images'}",
+        "",
+        f"An image classifier of {len(config.classes)} classes: {_SYSTEMS.get(system, system)} on {backbone}.",
+    ]
+    if count:
+        lines[-1] += (
+            f" It compares parts of a picture with {kept} prototypes, each of them a patch of a training picture, and "
+            "its logits are sums of similarity × weight: every decision can be taken apart into what looked like what."
+        )
+    names = ", ".join(config.classes[:10]) + (
+        f", … ({len(config.classes) - 10} more)" if len(config.classes) > 10 else ""
+    )
+    return "\n".join([*lines, "", f"Classes: {names}. `config.json` has them in the order of the logits."])
+
+
+def _use(exported: ExportedModel, with_onnx: bool) -> str:
+    size, how = exported.config.data.image_size, _FITTED[exported.config.data.fit]
+    explain = ['model.explain("picture.jpg").save("why.html")'] if len(exported.model.prototypes) else []
+    code = ["import dapl", 'model = dapl.load("FOLDER")', 'print(model.predict("picture.jpg"))', *explain]
+    text = ["## Use", "", "With `dapl` installed and `FOLDER` the folder of this file:", "", "```python", *code, "```"]
+    text += ["", "From the hub, by its name, the model is `dapl.export.hub.ExportedModel.from_pretrained(NAME)`."]
+    text += ["", f"Pictures are {how} of {size}×{size} pixels; normalisation is inside the model."]
+    if with_onnx:
+        text += [
+            "",
+            f"`{ONNX}` is the same model for ONNX Runtime: `images` float32 B×3×{size}×{size}, RGB in [0, 1], in; "
+            f"{_outputs(exported)} out.",
+        ]
+    return "\n".join(text)
+
+
+def _outputs(exported: ExportedModel) -> str:
+    if len(exported.model.prototypes) == 0:
+        return "`logits` B×C and `scores`"
+    return "`logits` B×C, `scores` B×P and activation `maps` B×P×H×W"
+
+
+def _numbers(exported: ExportedModel) -> str:
+    measured = list(_measured(exported.metrics))
+    if not measured:
+        return "## Numbers\n\nNothing was measured before the export."
+    protocol = (exported.metrics or {}).get("protocol", {})
+    where = f"{protocol.get('data', 'data')}, {protocol.get('split', 'test')} split"
+    if isinstance(protocol.get("pictures"), int):
+        where += f", {protocol['pictures']} pictures"
+    rows = [
+        f"| {_ROWS[name]} | {_shown(name, number['value'])} | {_interval(name, number)} |" for name, number in measured
+    ]
+    return "\n".join(
+        ["## Numbers", "", f"On {where}; `{METRICS}` has all of them and the protocol.", "",
+         "| | value | 95 % interval |", "|---|---|---|", *rows]
+    )  # fmt: skip
+
+
+def _measured(metrics: Mapping[str, Any] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Those of the card's numbers that the run's metrics.json has."""
+    numbers = (metrics or {}).get("numbers")
+    if not isinstance(numbers, dict):
+        return
+    for name in _ROWS:
+        number = numbers.get(name)
+        if isinstance(number, dict) and _finite(number.get("value")):
+            yield name, number
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.1%}" if name in _PERCENT else f"{value:.3f}"
+
+
+def _interval(name: str, number: Mapping[str, Any]) -> str:
+    low, high = number.get("low"), number.get("high")
+    if low is None or high is None or not (_finite(low) and _finite(high)):
+        return ""
+    return f"{_shown(name, low)} … {_shown(name, high)}"
+
+
+def _prototypes(exported: ExportedModel) -> str:
+    if not exported.pictures:
+        return ""
+    text = ["## Prototypes", "", f"`{PICTURES}/` holds the patch of each; `prototypes.json` says where it came from."]
+    if exported.wall is not None:
+        text += ["", f"![Prototypes, one row a class]({WALL})"]
+    return "\n".join(text)

@@ -1,0 +1,199 @@
+"""A model with all that it needs to predict and to explain itself, as a folder in Hugging Face Hub format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import huggingface_hub
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from dapl.errors import DaplError
+from dapl.export.card import model_card
+from dapl.export.layout import (
+    CARD,
+    CONFIG,
+    METRICS,
+    PICTURES,
+    RECORDS,
+    WALL,
+    WEIGHTS,
+    ExportConfig,
+    ExportRecords,
+    PatchRecord,
+    first_line,
+    picture_name,
+    read_config,
+    read_json,
+    read_records,
+)
+from dapl.export.pictures import MAX_BYTES, ExportedPatches, Picture
+from dapl.export.staging import staged
+from dapl.files import replacing, write_json, write_text
+from dapl.models.build import build_model
+from dapl.models.contract import PrototypeModel
+from dapl.models.weights import hub_or_cache
+from dapl.training.checkpoint import restore_model
+from dapl.training.records import PrototypeRecord
+
+if TYPE_CHECKING:
+    from dapl.api import Classifier
+
+_DOWNLOADED = (CONFIG, WEIGHTS, RECORDS, METRICS, f"{PICTURES}/*.jpg")
+"""What is fetched from the hub, and all that is ever read."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedModel:
+    """What an exported folder holds, in memory. ``save_pretrained`` and ``from_pretrained`` need no network."""
+
+    model: PrototypeModel
+    """In evaluation mode, on the CPU."""
+    config: ExportConfig
+    records: list[PrototypeRecord] = field(default_factory=list)
+    pictures: dict[int, Picture] = field(default_factory=dict)
+    """The patch of each prototype by its index."""
+    metrics: dict[str, Any] | None = None
+    """As `dapl evaluate` wrote them; None where nothing was measured."""
+    wall: bytes | None = None
+    """PNG for the model card; not read back."""
+
+    @property
+    def classes(self) -> list[str]:
+        return self.config.classes
+
+    @property
+    def patches(self) -> ExportedPatches:
+        return ExportedPatches(self.pictures)
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """With ``predict`` and ``explain``."""
+        from dapl.api import Classifier
+
+        return Classifier.of_export(self)
+
+    def predict(self, image: Any, **options: Any) -> Any:
+        """As `dapl.api.Classifier.predict`."""
+        return self.classifier.predict(image, **options)
+
+    def explain(self, image: Any, **options: Any) -> Any:
+        """As `dapl.api.Classifier.explain`."""
+        return self.classifier.explain(image, **options)
+
+    def save_pretrained(self, folder: Path | str) -> Path:
+        """Write the folder; an earlier export there is replaced, anything else is refused."""
+        folder = Path(folder)
+        with staged(folder) as stage:
+            self.write(stage)
+        return folder
+
+    def write(self, folder: Path, with_onnx: bool = False) -> None:
+        """The files, into a folder that is there. ``with_onnx``: the card says that model.onnx lies beside them."""
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        with replacing(folder / WEIGHTS) as temporary:
+            safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
+        (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
+        write_json(folder / CONFIG, self.config.model_dump(mode="json"))
+        shown = [PatchRecord(index=j, box=p.box, part=p.part) for j, p in sorted(self.pictures.items())]
+        write_json(folder / RECORDS, ExportRecords(prototypes=self.records, patches=shown).to_json())
+        (folder / PICTURES).mkdir(exist_ok=True)
+        for index, picture in self.pictures.items():
+            (folder / PICTURES / picture_name(index)).write_bytes(picture.jpeg)
+        if self.wall is not None:
+            (folder / WALL).write_bytes(self.wall)
+        if self.metrics is not None:
+            write_json(folder / METRICS, self.metrics)
+        write_text(folder / CARD, model_card(self, with_onnx))
+
+    @classmethod
+    def from_pretrained(cls, name: Path | str, revision: str | None = None) -> ExportedModel:
+        """From a folder, or by its name (``user/model``) from the hub or its cache."""
+        folder = Path(name)
+        return load_exported(folder if folder.is_dir() else _downloaded(str(name), revision))
+
+    def push_to_hub(self, name: str, private: bool = False) -> str:
+        """Save to a temporary folder and upload that; returns the address."""
+        import tempfile
+
+        from dapl.export.push import push_folder
+
+        with tempfile.TemporaryDirectory() as folder:
+            return push_folder(self.save_pretrained(Path(folder) / "model"), name, private)
+
+
+def is_exported(folder: Path | str) -> bool:
+    """Whether this is an exported folder rather than a run: it has config.json and weights."""
+    return (Path(folder) / CONFIG).is_file() and (Path(folder) / WEIGHTS).is_file()
+
+
+def load_exported(folder: Path | str) -> ExportedModel:
+    """Read what `ExportedModel.save_pretrained` wrote. Of an export made by anyone: no file of it can run code."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DaplError(f"{folder}: no such folder; `dapl export RUN` makes one.")
+    config, records = read_config(folder), read_records(folder)
+    model = build_model(config.model, len(config.classes), pretrained=False)
+    restore_model(model, _read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    _set_normalisation(model, config)
+    _check_records(records, model, folder)
+    metrics = read_json(folder / METRICS) if (folder / METRICS).exists() else None
+    return ExportedModel(
+        model.eval().requires_grad_(False),
+        config,
+        records.prototypes,
+        _read_pictures(folder / PICTURES, records.patches),
+        metrics if isinstance(metrics, dict) else None,
+    )
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError as error:
+        raise DaplError(f"{path}: missing; `dapl export RUN` makes a whole folder.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DaplError(f"{path}: not a whole safetensors file ({error}); export or download it anew.") from error
+
+
+def _set_normalisation(model: PrototypeModel, config: ExportConfig) -> None:
+    """Mean and deviation come with the backbone, from timm; another version of timm must not change them."""
+    for name, values in (("mean", config.mean), ("std", config.std)):
+        own = getattr(model.backbone, name, None)
+        if isinstance(own, Tensor):
+            own.copy_(torch.tensor(values).view_as(own))
+
+
+def _check_records(records: ExportRecords, model: PrototypeModel, folder: Path) -> None:
+    count = len(model.prototypes)
+    if records.prototypes and [record.index for record in records.prototypes] != list(range(count)):
+        raise DaplError(
+            f"{folder / RECORDS}: does not list the {count} prototypes of the model in order; export the run anew."
+        )
+
+
+def _read_pictures(folder: Path, patches: Sequence[PatchRecord]) -> dict[int, Picture]:
+    """What is listed and there. Names are made from numbers, so nothing outside the folder is opened."""
+    found = {}
+    for patch in patches:
+        path = folder / picture_name(patch.index)
+        if path.is_file() and path.stat().st_size <= MAX_BYTES:
+            found[patch.index] = Picture(path.read_bytes(), patch.box, patch.part)
+    return found
+
+
+def _downloaded(name: str, revision: str | None) -> Path:
+    try:
+        with hub_or_cache():
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_DOWNLOADED)))
+    except Exception as error:  # the hub client raises a class of its own for each way in which it can fail
+        raise DaplError(
+            f"{name}: no such folder, and the hub did not give it ({type(error).__name__}: {first_line(error)}); check "
+            "the name (a folder, or user/model) and the network."
+        ) from error

@@ -1,0 +1,125 @@
+"""What an exported folder holds and what its small files say. No file of it can run code.
+
+config.json         which model, its classes, how pictures are brought to it
+model.safetensors   its weights
+prototypes.json     where each prototype came from, and the part that its patch shows
+prototypes/         the patch of each prototype, one JPEG each, so that explanations need no training data
+prototypes.png      the wall of prototypes, for the model card
+metrics.json        what `dapl evaluate` measured
+README.md           the model card
+model.onnx          the same model for ONNX Runtime
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from dapl.config import ModelConfig
+from dapl.errors import DaplError
+from dapl.training.records import PrototypeRecord
+
+FORMAT = 1
+CONFIG, WEIGHTS, CARD, METRICS = "config.json", "model.safetensors", "README.md", "metrics.json"
+RECORDS, PICTURES, WALL, ONNX = "prototypes.json", "prototypes", "prototypes.png", "model.onnx"
+NAMES = (CONFIG, WEIGHTS, CARD, METRICS, RECORDS, PICTURES, WALL, ONNX)
+
+
+class ExportData(BaseModel):
+    """How a picture is brought to the model, under the names that the data section of a run's config has."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str = Field("", description="Of the data set that the model was trained on.")
+    image_size: int = Field(ge=2, le=4096)
+    fit: Literal["stretch", "crop", "pad"]
+
+
+class ExportConfig(BaseModel):
+    """config.json. What is not known is ignored: the hub and newer versions may add fields."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    format: Literal[1] = 1
+    library_name: Literal["dapl"] = "dapl"
+    version: str = Field("", description="Of dapl, when it was exported.")
+    model: ModelConfig
+    classes: list[str] = Field(min_length=1, description="In the order of the logits.")
+    data: ExportData
+    mean: list[float] = Field(min_length=3, max_length=3, description="Subtracted inside the model from [0, 1].")
+    std: list[float] = Field(min_length=3, max_length=3, description="Divided by after that.")
+
+
+class PatchRecord(BaseModel):
+    """A picture in prototypes/."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    index: int = Field(ge=0)
+    box: tuple[int, int, int, int] | None = Field(None, description="The prototype's region in its picture, in pixels.")
+    part: str | None = Field(None, description="The annotated part that it shows.")
+
+
+class ExportRecords(BaseModel):
+    """prototypes.json."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    prototypes: list[PrototypeRecord] = []
+    patches: list[PatchRecord] = []
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "prototypes": [asdict(record) for record in self.prototypes],
+            "patches": [patch.model_dump(mode="json") for patch in self.patches],
+        }
+
+
+def picture_name(prototype: int) -> str:
+    """Of the file in prototypes/. Made from the number, never read from a file: no export can name another path."""
+    return f"{prototype:05d}.jpg"
+
+
+def first_line(error: Exception) -> str:
+    """What an exception of another library says, as much of it as fits into a message of ours."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else "no reason given"
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DaplError(f"{path}: missing; `dapl export RUN` makes a whole folder.") from error
+    except (ValueError, RecursionError) as error:
+        raise DaplError(f"{path}: not JSON ({error}); export the run anew.") from error
+    except OSError as error:
+        raise DaplError(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+def read_config(folder: Path) -> ExportConfig:
+    path = folder / CONFIG
+    values = read_json(path)
+    if not isinstance(values, dict) or values.get("library_name") != "dapl":
+        raise DaplError(f"{path}: does not describe a model of dapl; `dapl export RUN` makes a folder that does.")
+    if values.get("format") != FORMAT:
+        raise DaplError(f"{path}: export format {values.get('format')!r}, this version reads {FORMAT}; export it anew.")
+    return _validated(ExportConfig, values, path)
+
+
+def read_records(folder: Path) -> ExportRecords:
+    path = folder / RECORDS
+    return _validated(ExportRecords, read_json(path), path)
+
+
+def _validated(kind: type[Any], values: Any, path: Path) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise DaplError(f"{path}: {field}: {first['msg']}; export the run anew.") from error

@@ -1,0 +1,204 @@
+"""A model as an ONNX file, compared with PyTorch on real pictures before it gets its name."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dapl.errors import DaplError
+from dapl.export.graph import InferenceGraph
+from dapl.export.layout import first_line
+from dapl.files import replacing
+from dapl.models.contract import PrototypeModel
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+LIMIT = 1e-4
+"""Largest difference between ONNX Runtime and PyTorch that is let through, of any logit, score or cell of a map."""
+LARGE = 10.0
+"""A value beyond may differ by as much more as it is larger: a logit of −1,000 has no more than six digits in float."""
+BATCHES = (1, 2, 5)
+"""Sizes that are compared; a graph that took a batch size for a constant fails on one of them."""
+OPSET = 20
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+def write_onnx(path: Path, model: PrototypeModel, images: Tensor, facts: dict[str, Any]) -> dict[str, float]:
+    """Write ``path`` and return the largest difference of each output; a file that differs more is not left behind.
+
+    images: uint8 n×3×S×S, pictures to compare on. ``facts`` go into the file's metadata, texts as they are and all
+    else as JSON.
+    """
+    check_packages()
+    graph = InferenceGraph(model)
+    with replacing(path) as temporary:
+        _trace(graph, images.shape[-1], facts, temporary)
+        return compare(temporary, model, images)
+
+
+def check_packages() -> None:
+    missing = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
+    if missing:
+        raise DaplError(f"ONNX needs {', '.join(missing)}; `pip install 'dapl[export]'`, or export with --format hub.")
+
+
+def _trace(graph: InferenceGraph, size: int, facts: dict[str, Any], path: Path) -> None:
+    shapes = {"images": {0: torch.export.Dim("batch")}}
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                _captured(graph, torch.zeros(2, 3, size, size), shapes),
+                dynamo=True,
+                input_names=["images"],
+                output_names=list(graph.output_names),
+                dynamic_shapes=shapes,  # for the name of the axis
+                opset_version=OPSET,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter raises a class of its own for each way in which a network can be odd
+        raise DaplError(
+            f"this model cannot be written as ONNX ({type(error).__name__}: {first_line(error)}); export with --format "
+            "hub, or train with another model.backbone.name."
+        ) from error
+    assert program is not None
+    _forget_where(program.model)
+    program.model.producer_name, program.model.producer_version = "dapl", str(facts.get("version", ""))
+    program.model.metadata_props.update(
+        {name: value if isinstance(value, str) else json.dumps(value) for name, value in facts.items()}
+    )
+    program.save(str(path))
+
+
+def _captured(graph: InferenceGraph, images: Tensor, shapes: dict[str, Any]) -> torch.export.ExportedProgram:
+    """With a batch of any size. The quick way runs the Python code, and ``len(tensor)`` there would fix the size."""
+    try:
+        return torch.export.export(graph, (images,), dynamic_shapes=shapes, strict=False)
+    except Exception:
+        return torch.export.export(graph, (images,), dynamic_shapes=shapes, strict=True)
+
+
+def _forget_where(model: Any) -> None:
+    """The exporter notes for each node where in the source it came from: paths of this machine, and half the nodes."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for node in graph.all_nodes():
+            node.metadata_props.clear()
+            node.doc_string = None
+            for value in node.outputs:
+                value.metadata_props.clear()
+        for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
+            value.metadata_props.clear()
+        graph.metadata_props.clear()
+        graph.doc_string = None
+
+
+def compare(path: Path, model: PrototypeModel, images: Tensor) -> dict[str, float]:
+    """Largest difference of each output between the file and ``model``, over batches of several sizes; or an error.
+
+    images: uint8 n×3×S×S.
+    """
+    session, model = open_session(path), exact(model)
+    dtype = next(model.parameters()).dtype
+    names = [output.name for output in session.get_outputs()]
+    found, excess = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    for batch in _batches(images):
+        pixels = batch.float() / 255
+        given = _answers(session, names, pixels.numpy())
+        for name, values in reference(model, pixels.to(dtype)).items():
+            differences = _differences(np.asarray(given[names.index(name)]), values.numpy())
+            found[name] = max(found[name], differences[0])
+            excess[name] = max(excess[name], differences[1])
+    wrong = [f"{name} by {found[name]:.1e}" for name, value in excess.items() if not value <= LIMIT]
+    if wrong:
+        raise DaplError(
+            f"ONNX Runtime and PyTorch differ on pictures of the run's data: {', '.join(wrong)}, where {LIMIT:g} is "
+            "allowed. The file was not kept; export with --format hub, or report the backbone and the versions."
+        )
+    return found
+
+
+def _answers(session: onnxruntime.InferenceSession, names: list[str], images: np.ndarray) -> list[Any]:
+    try:
+        return list(session.run(names, {"images": images}))
+    except Exception as error:  # ONNX Runtime's own classes are not part of its interface
+        raise DaplError(
+            f"ONNX Runtime fails on {len(images)} pictures ({first_line(error)}). The file was not kept; export with "
+            "--format hub, or report the backbone and the versions."
+        ) from error
+
+
+@torch.no_grad()
+def reference(model: PrototypeModel, images: Tensor) -> dict[str, Tensor]:
+    """What PyTorch says of float images B×3×S×S. `compare` hands over a model in double precision (see `exact`)."""
+    output = model(images)
+    found = {"logits": output.logits, "scores": output.scores}
+    if len(model.prototypes):
+        found["maps"] = model.maps(output.embedding)
+    return found
+
+
+def exact(model: PrototypeModel) -> PrototypeModel:
+    """A copy that computes in double precision, so that what is measured is the error of the file and no other.
+
+    In single precision PyTorch itself may take a place for the nearest that is not, and be off by more than `LIMIT`.
+    """
+    return copy.deepcopy(model).double() if len(model.prototypes) else model
+
+
+def open_session(path: Path | str) -> onnxruntime.InferenceSession:
+    """On the CPU, with as many threads as PyTorch has."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _batches(images: Tensor) -> Iterator[Tensor]:
+    """All pictures, in batches of the sizes of `BATCHES` in turn."""
+    start, turn = 0, 0
+    while start < len(images):
+        step = BATCHES[turn % len(BATCHES)]
+        yield images[start : start + step]
+        start, turn = start + step, turn + 1
+
+
+def _differences(given: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The largest difference, and the largest in units of max(1, |value| / LARGE).
+
+    Infinite where the shapes differ or one of the two is not a number.
+    """
+    if given.shape != expected.shape:
+        return float("inf"), float("inf")
+    difference = np.abs(given.astype(np.float64) - expected.astype(np.float64))
+    if not np.isfinite(difference).all():
+        return float("inf"), float("inf")
+    scaled = difference / np.maximum(1, np.abs(expected) / LARGE)
+    return float(difference.max(initial=0.0)), float(scaled.max(initial=0.0))
+
+
+@contextmanager
+def _quiet(loggers: Sequence[str] = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")) -> Iterator[None]:
+    """The exporter warns of its own deprecations and tells of each pass."""
+    before = {name: logging.getLogger(name).level for name in loggers}
+    try:
+        for name in loggers:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,123 @@
+"""`dapl export` as a person calls it: what it prints, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from dapl.cli import main
+from dapl.errors import DaplError
+from dapl.export.push import push_folder
+from dapl.export.whole_run import parse_formats
+
+
+def test_both_formats(own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(own_run), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    for path in (tmp_path / "out").iterdir():
+        assert path.name in shown
+    assert "largest difference: logits" in shown
+    assert f"exported to  {tmp_path / 'out'}" in shown
+    assert "`model.onnx`" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--format", "onx"], "'onx' is not a format; did you mean 'onnx'?"),
+        (["--format", ","], "--format: nothing is named"),
+        (["--model.heads", "3"], "takes only fields of runtime and cache and data"),
+        (["--format", "onnx", "--push", "me/birds"], "--format onnx,hub"),
+        (["--push", "not a name"], "not a name of the hub"),
+        (["--push", "me/birds"], "nobody is logged in"),
+    ],
+)
+def test_wrong_words(
+    words: list[str], message: str, own_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    assert main(["export", str(own_run), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (own_run / "export").exists()
+
+
+def test_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path)]) == 2
+    assert "not a run directory" in capsys.readouterr().err
+
+
+def test_formats_are_taken_once_and_in_order() -> None:
+    assert parse_formats("hub, onnx,hub") == ("hub", "onnx")
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub as an upload of small files talks to; remembers what it was sent."""
+
+    said: list[tuple[str, bytes]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.said.append((self.path, body))
+        address = f"http://{self.headers['Host']}"
+        if self.path == "/api/repos/create":
+            self.answer({"url": f"{address}/me/birds", "name": "me/birds"})
+        elif self.path == "/api/models/me/birds/preupload/main":
+            files = json.loads(body)["files"]
+            modes = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]
+            self.answer({"files": modes})
+        else:
+            commit = {"commitUrl": f"{address}/me/birds/commit/abc", "commitOid": "abc", "success": True}
+            self.answer(commit)
+
+    def do_GET(self) -> None:
+        self.answer({"sha": "abc", "id": "me/birds", "siblings": []})
+
+    def answer(self, content: dict) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bytes]]]:
+    """A server on this machine in the place of the hub, and a token that means nothing; yields what it is sent."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Hub.said = []
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(huggingface_hub.hf_api, "ENDPOINT", f"http://127.0.0.1:{server.server_port}", raising=False)
+    monkeypatch.setenv("HF_TOKEN", "hf_nothing")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_nothing")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Hub.said
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_folder_is_uploaded_in_one_commit(own_export: Path, hub: list[tuple[str, bytes]]) -> None:
+    assert push_folder(own_export, "me/birds").endswith("/me/birds")
+    commits = [body for path, body in hub if "/commit/" in path]
+    assert len(commits) == 1
+    lines = [json.loads(line) for line in commits[0].splitlines()]
+    sent = {line["value"]["path"] for line in lines if line["key"] == "file"}
+    assert sent == {path.relative_to(own_export).as_posix() for path in own_export.rglob("*") if path.is_file()}
+
+
+def test_a_hub_that_does_not_answer(own_export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_nothing")
+    before = sorted(own_export.rglob("*"))
+    with pytest.raises(DaplError, match=r"--push me/birds: the hub at http://127.0.0.1:9 did not take it"):
+        push_folder(own_export, "me/birds")
+    assert sorted(own_export.rglob("*")) == before

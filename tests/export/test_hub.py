@@ -1,0 +1,334 @@
+"""An exported folder predicts and explains as the run did, elsewhere, without the data; a spoiled one is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from PIL import Image
+
+import dapl
+from dapl.data.toybirds import ToyBirds
+from dapl.data.toybirds.looks import PARTS
+from dapl.errors import DaplError
+from dapl.explain.patches import Patch
+from dapl.export.hub import ExportedModel, load_exported
+from dapl.export.pictures import LARGEST, decoded, take_pictures
+from dapl.export.whole_run import export_config, export_run, pictures_of_test
+from dapl.load import load_run
+from dapl.models.build import SYSTEMS
+from dapl.run import Run
+from dapl.training.records import PrototypeRecord
+
+
+@pytest.fixture
+def picture(run_of: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A test picture as a file."""
+    pixels = pictures_of_test(load_run(run_of("dapl")).config, 1)[0]
+    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "bird.png")
+    return tmp_path / "bird.png"
+
+
+@torch.no_grad()
+def test_it_is_the_model_of_the_run(run: Path, exported: Path) -> None:
+    loaded, found = load_run(run), load_exported(exported)
+    images = pictures_of_test(loaded.config, 2)
+    assert torch.equal(found.model(images).logits, loaded.model(images).logits)
+    assert not found.model.training
+    assert found.classes == loaded.classes
+    assert found.records == loaded.records
+    assert found.config.data.image_size == loaded.config.data.image_size
+    assert found.metrics == json.loads(Run(run).evaluation_file.read_text())
+
+
+def test_every_projected_prototype_has_a_picture(run: Path, exported: Path) -> None:
+    loaded, found = load_run(run), load_exported(exported)
+    assert set(found.pictures) == {record.index for record in loaded.records if record.image is not None}
+    for record in found.records:
+        patch = found.patches.patch(record)
+        assert patch is not None
+        left, top, right, bottom = patch.box
+        height, width = patch.image.shape[1:]
+        assert 0 <= left < right <= width
+        assert 0 <= top < bottom <= height
+        assert patch.close_up() is patch  # it was cut out already
+        assert found.patches.part(record, (1, 1)) in (None, *PARTS)
+    if found.records:
+        assert any(picture.part for picture in found.pictures.values())
+
+
+ELSEWHERE = """
+import json, sys
+import dapl
+from pathlib import Path
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    model = dapl.load(folder)
+    said = {"system": folder.name, "class": model.predict(sys.argv[2]).class_name}
+    if len(model.model.prototypes):
+        why = model.explain(sys.argv[2])
+        why.save(f"{folder.name}.html")
+        shown = why.classes[0]
+        said |= {"logit": shown.logit, "total": shown.total, "problem": model.patches.problem,
+                 "patches": [model.patches.patch(row.record) is not None for row in shown.rows]}
+    print(json.dumps(said))
+"""
+
+
+def test_another_process_without_the_data(
+    run_of: Callable[[str], Path], export_of: Callable[[str, str], Path], picture: Path, tmp_path: Path
+) -> None:
+    """No run, no cache, no home: the folders alone. One process for all systems."""
+    for system in SYSTEMS:
+        shutil.copytree(export_of(system, "hub"), tmp_path / "there" / system)
+    home = {"HOME": str(tmp_path / "nobody"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "there"), str(picture)]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = {answer["system"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    assert answers.keys() == SYSTEMS.keys()
+    for system, said in answers.items():
+        here = dapl.load(run_of(system))
+        assert said["class"] == here.predict(picture).class_name
+        if len(here.model.prototypes):
+            shown = here.explain(picture).classes[0]
+            assert said["total"] == pytest.approx(said["logit"], abs=1e-4)
+            assert said["logit"] == pytest.approx(shown.logit, abs=1e-4)
+            assert said["patches"] == [True] * len(shown.rows)
+            assert said["problem"] is None
+            assert (tmp_path / f"{system}.html").stat().st_size > 5000
+
+
+def test_from_pretrained_predicts_and_explains(own_export: Path, picture: Path) -> None:
+    model = ExportedModel.from_pretrained(own_export)
+    assert model.predict(picture) == dapl.load(own_export).predict(picture)
+    why = model.explain(picture, top=2)
+    assert len(why.classes[0].rows) == 2
+
+
+def test_saving_what_was_loaded_gives_the_same_files(own_export: Path, tmp_path: Path) -> None:
+    again = load_exported(own_export).save_pretrained(tmp_path / "again")
+    for name in ("model.safetensors", "config.json", "prototypes.json", "metrics.json"):
+        assert (again / name).read_bytes() == (own_export / name).read_bytes(), name
+    pictures = sorted(path.name for path in (own_export / "prototypes").iterdir())
+    assert pictures
+    assert pictures == sorted(path.name for path in (again / "prototypes").iterdir())
+    for name in pictures:
+        assert (again / "prototypes" / name).read_bytes() == (own_export / "prototypes" / name).read_bytes()
+
+
+def test_weights_are_plain_safetensors(own_export: Path, run_of: Callable[[str], Path]) -> None:
+    state = safetensors.torch.load_file(own_export / "model.safetensors")
+    assert state.keys() == load_run(run_of("dapl")).model.state_dict().keys()
+    assert (own_export / "model.safetensors").stat().st_mode & 0o044 == 0o044  # others may read it
+
+
+def test_the_card(system: str, run: Path, exported: Path) -> None:
+    card = ModelCard.load(exported / "README.md")
+    measured = json.loads(Run(run).evaluation_file.read_text())["numbers"]
+    assert card.data.library_name == "dapl"
+    assert system in card.data.tags
+    assert {result.metric_type: result.metric_value for result in card.data.eval_results or []} == {
+        name: measured[name]["value"]
+        for name in ("accuracy", "balanced_accuracy", "ece", "coverage")
+        if name in measured
+    }
+    assert f"{measured['accuracy']['value']:.1%}" in card.text
+    assert ("model.explain" in card.text) == (system != "blackbox")
+    assert ("prototypes.png" in card.text) == (exported / "prototypes.png").exists() == (system != "blackbox")
+    assert "model.onnx" not in card.text
+    for line in card.text.splitlines():
+        if line.startswith("!["):
+            assert (exported / line.split("(")[1].rstrip(")")).is_file()
+
+
+def test_the_card_of_a_run_that_was_not_measured(own_run: Path) -> None:
+    Run(own_run).evaluation_file.unlink()
+    Run(own_run).sheet_file.unlink(missing_ok=True)
+    folder = export_run(own_run, formats=["hub"], quiet=True).folder
+    assert folder == own_run / "export"
+    card = ModelCard.load(folder / "README.md")
+    assert "Nothing was measured" in card.text
+    assert "model.onnx" not in card.text
+    assert "model-index" not in yaml.safe_load(card.content.split("---")[1])
+    assert not (folder / "metrics.json").exists()
+    assert Image.open(folder / "prototypes.png").size[0] > 100
+
+
+def test_no_path_of_the_machine_leaks(own_run: Path, tmp_path: Path) -> None:
+    config = load_run(own_run).config
+    backbone = config.model.backbone.model_copy(update={"weights": str(tmp_path / "mine.safetensors")})
+    config = config.model_copy(update={"model": config.model.model_copy(update={"backbone": backbone})})
+    folder = export_run(own_run, formats=["hub"], config=config, quiet=True).folder
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert str(tmp_path.parent).encode() not in path.read_bytes(), path
+            assert str(Path.home()).encode() + b"/" not in path.read_bytes(), path
+
+
+def test_normalisation_is_that_of_the_export(own_export: Path) -> None:
+    """Not that of whatever version of timm is installed."""
+    config = json.loads((own_export / "config.json").read_text())
+    config["mean"] = [0.1, 0.2, 0.3]
+    (own_export / "config.json").write_text(json.dumps(config))
+    assert load_exported(own_export).model.backbone.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_without_the_training_pictures(own_run: Path) -> None:
+    """The model still goes out, and says how many prototypes have no picture."""
+    loaded = load_run(own_run)
+    strange = loaded.config.data.model_copy(update={"seed": 99, "classes": 2, "images_per_class": 2})
+    config = loaded.config.model_copy(update={"data": strange})
+    done = export_run(own_run, formats=["hub"], config=config, quiet=True)
+    there = load_exported(done.folder)
+    assert done.without_pictures == len(loaded.records) - len(there.pictures) > 0
+
+
+def spoil(folder: Path, name: str, change: dict) -> None:
+    content = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(content | change))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.json", {"format": 7}, r"config.json: export format 7, this version reads 1"),
+        ("config.json", {"library_name": "timm"}, r"config.json: does not describe a model of dapl"),
+        ("config.json", {"classes": []}, r"config.json: classes: "),
+        ("config.json", {"classes": ["a", "b"]}, r"model.safetensors: a checkpoint of another model"),
+        ("config.json", {"mean": [1, 2]}, r"config.json: mean: "),
+        ("config.json", {"model": {"system": "nothing"}}, r"config.json: model: "),
+        ("prototypes.json", {"prototypes": [{"index": 0}]}, r"prototypes.json: prototypes.0"),
+        ("prototypes.json", {"patches": [{"index": -1}]}, r"prototypes.json: patches.0.index"),
+        ("prototypes.json", {"patches": [{"index": "../../x"}]}, r"prototypes.json: patches.0.index"),
+    ],
+)
+def test_a_spoiled_file_is_named(own_export: Path, name: str, change: dict, message: str) -> None:
+    spoil(own_export, name, change)
+    with pytest.raises(DaplError, match=message):
+        dapl.load(own_export)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "prototypes.json"])
+@pytest.mark.parametrize("how", ["missing", "cut", "empty", "folder"])
+def test_a_missing_or_cut_file_is_named(own_export: Path, name: str, how: str) -> None:
+    path = own_export / name
+    content = path.read_bytes()
+    path.unlink()
+    if how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "folder":
+        path.mkdir()
+    with pytest.raises(DaplError, match=name):
+        load_exported(own_export)
+
+
+def test_records_must_be_those_of_the_model(own_export: Path) -> None:
+    records = json.loads((own_export / "prototypes.json").read_text())["prototypes"]
+    spoil(own_export, "prototypes.json", {"prototypes": records[:-1]})
+    with pytest.raises(DaplError, match="does not list the 6 prototypes"):
+        load_exported(own_export)
+
+
+def test_a_broken_picture_costs_only_itself(own_export: Path, picture: Path) -> None:
+    first = sorted((own_export / "prototypes").iterdir())[0]
+    first.write_bytes(b"\x89PNG not a picture")
+    model = dapl.load(own_export)
+    why = model.explain(picture, against=0)
+    why.save(picture.with_suffix(".html"))
+    assert "prototype 0 is no JPEG" in (model.patches.problem or "")
+
+
+def test_a_picture_is_a_jpeg_of_a_sane_size(own_export: Path) -> None:
+    first = sorted((own_export / "prototypes").iterdir())[0]
+    Image.new("RGB", (3000, 2)).save(first, format="JPEG")
+    found = load_exported(own_export)
+    assert found.patches.patch(found.records[0]) is None
+    first.write_bytes(b"\xff\xd8" + bytes(2 << 20))
+    assert 0 not in load_exported(own_export).pictures
+
+
+def test_an_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(DaplError, match="no such folder"):
+        load_exported(tmp_path / "nothing")
+
+
+def test_a_name_of_the_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DaplError, match=r"nobody/nothing: no such folder, and the hub did not give it"):
+        ExportedModel.from_pretrained("nobody/nothing")
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else(own_export: Path, own_run: Path) -> None:
+    (own_export / "prototypes" / "00099.jpg").write_bytes(b"stale")
+    (own_export / "model.onnx").write_bytes(b"stale")
+    export_run(own_run, own_export, ["hub"], quiet=True)
+    assert not (own_export / "prototypes" / "00099.jpg").exists()
+    assert not (own_export / "model.onnx").exists()  # it was not asked for, and may be of another model
+    (own_export / "thesis.tex").write_text("mine")
+    before = sorted(own_export.rglob("*"))
+    with pytest.raises(DaplError, match=r"holds thesis\.tex, which no export does"):
+        export_run(own_run, own_export, ["hub"], quiet=True)
+    assert sorted(own_export.rglob("*")) == before
+
+
+def test_a_failed_export_leaves_the_earlier_one(
+    own_export: Path, own_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in own_export.rglob("*") if path.is_file()}
+
+    def fail(*_: object) -> str:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("dapl.export.hub.model_card", fail)
+    with pytest.raises(OSError, match="disk full"):
+        export_run(own_run, own_export, ["hub"], quiet=True)
+    assert {path: path.read_bytes() for path in own_export.rglob("*") if path.is_file()} == before
+    assert [path.name for path in own_export.parent.iterdir() if path.name.endswith(".tmp")] == []
+
+
+class Birds:
+    """Patches from drawn birds of 224 pixels."""
+
+    problem = None
+
+    def __init__(self) -> None:
+        self.birds = ToyBirds(classes=4, images_per_class=1, size=224)
+
+    def patch(self, record: PrototypeRecord) -> Patch:
+        place = 40 * record.index
+        return Patch(torch.as_tensor(self.birds[record.index].image), (place, 40, place + 90, 190))
+
+    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
+        return None
+
+
+def test_two_thousand_pictures_stay_below_30_mb() -> None:
+    pictures = take_pictures([PrototypeRecord(j, ["bird"], 0) for j in range(4)], Birds(), (7, 7))
+    assert len(pictures) == 4
+    assert 2000 / 4 * sum(len(picture.jpeg) for picture in pictures.values()) < 30e6
+    for j, picture in pictures.items():
+        height, width = decoded(picture.jpeg, j).shape[1:]
+        left, top, right, bottom = picture.box
+        assert max(height, width) <= LARGEST
+        assert (right - left) / (bottom - top) == pytest.approx(90 / 150, rel=0.05)  # still the same box
+        assert 0 <= left < right <= width
+        assert 0 <= top < bottom <= height
+
+
+def test_the_config_says_how_pictures_are_brought(own_run: Path) -> None:
+    loaded = load_run(own_run)
+    config = export_config(loaded)
+    assert config.model == loaded.config.model
+    assert config.mean == pytest.approx(loaded.model.backbone.mean.flatten().tolist())

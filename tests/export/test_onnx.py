@@ -1,0 +1,206 @@
+"""The ONNX file says what PyTorch says, in any batch, near and far from the prototypes; else there is no file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor
+
+from dapl.errors import DaplError
+from dapl.export import onnx_file
+from dapl.export.graph import InferenceGraph
+from dapl.export.onnx_file import compare, open_session, write_onnx
+from dapl.export.whole_run import pictures_of_test
+from dapl.load import load_run
+from dapl.models.contract import PrototypeModel
+
+
+def answers(path: Path, images: Tensor) -> dict[str, np.ndarray]:
+    """images: uint8 B×3×S×S."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"images": images.numpy().astype(np.float32) / 255}), strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7])
+@torch.no_grad()
+def test_it_says_what_pytorch_says(run: Path, onnx_model: Path, batch: int) -> None:
+    loaded = load_run(run)
+    images = pictures_of_test(loaded.config, batch)
+    given, model = answers(onnx_model, images), loaded.model
+    embedding = model.embed(model.backbone(images))
+    if len(model.prototypes) == 0:
+        assert set(given) == {"logits", "scores"}
+        scores = model(images).scores
+    else:
+        maps = model.maps(embedding, torch.arange(len(model.prototypes)))  # by differences: exact
+        assert np.abs(given["maps"] - maps.numpy()).max() <= 1e-4
+        assert np.array_equal(given["maps"].max((2, 3)), given["scores"])
+        scores = maps.amax((2, 3))
+    assert np.abs(given["scores"] - scores.numpy()).max() <= 1e-4
+    assert np.abs(given["logits"] - model.classify(scores).numpy()).max() <= 1e-4
+
+
+def test_shapes_and_metadata(system: str, run: Path, onnx_model: Path) -> None:
+    session = open_session(onnx_model)
+    assert [(i.name, i.type, i.shape) for i in session.get_inputs()] == [
+        ("images", "tensor(float)", ["batch", 3, 64, 64])
+    ]
+    assert all(output.shape[0] == "batch" and output.type == "tensor(float)" for output in session.get_outputs())
+    loaded, facts = load_run(run), session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["classes"]) == loaded.classes
+    assert facts["system"] == system
+    assert json.loads(facts["image_size"]) == 64
+    assert facts["fit"] == loaded.config.data.fit
+    onnx.checker.check_model(onnx.load(onnx_model), full_check=True)
+
+
+def test_no_path_of_the_machine_is_in_it(onnx_model: Path) -> None:
+    content = (onnx_model).read_bytes()
+    for trace in (str(Path.home()), "site-packages", "src/dapl", ".py", os.fspath(onnx_model.parent)):
+        assert trace.encode() not in content, trace
+
+
+def test_it_runs_without_torch_and_dapl(onnx_model: Path, run: Path) -> None:
+    code = (
+        "import sys, numpy, onnxruntime\n"
+        "session = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
+        "logits = session.run(['logits'], {'images': numpy.full((2, 3, 64, 64), 0.5, numpy.float32)})[0]\n"
+        "assert 'torch' not in sys.modules and 'dapl' not in sys.modules\n"
+        "print(' '.join(str(value) for value in logits[1]))\n"
+    )
+    command = [sys.executable, "-c", code, str(onnx_model)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = load_run(run).model(torch.full((2, 3, 64, 64), 0.5)).logits[1]
+    torch.testing.assert_close(torch.tensor([float(v) for v in done.stdout.split()]), expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def on_its_prototypes(model: PrototypeModel, images: Tensor) -> None:
+    """Each prototype becomes a patch of one of the pictures, or lies very near it, as after projection."""
+    patches = model.embed(model.backbone(images)).flatten(3)
+    for j in range(len(model.prototypes)):
+        patch = patches[j % len(patches), j % model.prototypes.groups, :, j % patches.shape[3]]
+        model.prototypes.vectors[j] = patch + (1e-3 if j % 2 else 0.0)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_it_is_exact_where_a_prototype_meets_its_patch(system: str, run: Path, tmp_path: Path) -> None:
+    """There ‖z‖² − 2z·p + ‖p‖² in single precision is all rounding, and the similarity is steepest."""
+    loaded = load_run(run)
+    model = loaded.model
+    if len(model.prototypes) == 0:
+        return
+    images = pictures_of_test(loaded.config, 3)
+    on_its_prototypes(model, images)
+    differences = write_onnx(tmp_path / "model.onnx", model, images, {})
+    assert max(differences.values()) <= 1e-4
+    given = answers(tmp_path / "model.onnx", images)
+    best = float(model.prototypes.similarity(torch.zeros(1)))
+    assert abs(given["scores"].max() - best) < 1e-3
+    assert np.array_equal(given["maps"].max((2, 3)), given["scores"])
+
+
+@torch.no_grad()
+def test_pruned_prototypes_do_not_count(own_run: Path, tmp_path: Path) -> None:
+    loaded = load_run(own_run)
+    images = pictures_of_test(loaded.config, 2)
+    loaded.model.prototypes.kept[[0, 3]] = False
+    write_onnx(tmp_path / "model.onnx", loaded.model, images, {})
+    given = {name: torch.from_numpy(value) for name, value in answers(tmp_path / "model.onnx", images).items()}
+    assert given["scores"].shape[1] == len(loaded.model.prototypes)  # not renumbered
+    torch.testing.assert_close(given["logits"], loaded.model.classify(given["scores"]), rtol=0, atol=1e-4)
+    loaded.model.prototypes.kept[:] = True
+    assert (given["logits"] - loaded.model.classify(given["scores"])).abs().max() > 1e-2
+
+
+def test_the_model_is_left_as_it_is(own_run: Path) -> None:
+    model = load_run(own_run).model
+    before = {name: (tensor.dtype, tensor.clone()) for name, tensor in model.state_dict().items()}
+    graph = InferenceGraph(model)
+    assert graph.compared.prototypes.vectors.dtype == torch.float64
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == before[name][0]
+        assert torch.equal(tensor, before[name][1])
+
+
+class Shifted(InferenceGraph):
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        logits, scores, maps = super().forward(images)
+        return logits, scores + 2e-4, maps
+
+
+class OneSize(InferenceGraph):
+    """Right for batches of two only."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        logits, scores, maps = super().forward(images)
+        return logits * (2 / images.shape[0]), scores, maps
+
+
+class NotANumber(InferenceGraph):
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        logits, scores, maps = super().forward(images)
+        return logits, scores, maps * (maps - maps) / (maps - maps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wrong", "output"), [(Shifted, r"scores by 2\.\de-04"), (OneSize, "logits"), (NotANumber, "maps by inf")]
+)
+def test_a_file_that_differs_is_not_kept(
+    wrong: type, output: str, own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_run(own_run)
+    monkeypatch.setattr(onnx_file, "InferenceGraph", wrong)
+    folder = tmp_path / "out"
+    with pytest.raises(DaplError, match=output):
+        write_onnx(folder / "model.onnx", loaded.model, pictures_of_test(loaded.config, 3), {})
+    assert list(folder.iterdir()) == []
+
+
+def test_another_model_is_told_apart(own_run: Path, tmp_path: Path) -> None:
+    loaded = load_run(own_run)
+    images = pictures_of_test(loaded.config, 2)
+    write_onnx(tmp_path / "model.onnx", loaded.model, images, {})
+    with torch.no_grad():
+        loaded.model.prototypes.vectors[0] += 0.01
+    with pytest.raises(DaplError, match="differ"):
+        compare(tmp_path / "model.onnx", loaded.model, images)
+
+
+def test_large_values_may_differ_by_more() -> None:
+    """A float of −1,000 has no digit left for 1e-4."""
+    expected = np.array([[-1000.0, 5.0]])
+    assert onnx_file._differences(expected + np.array([5e-3, 0]), expected)[1] <= onnx_file.LIMIT
+    assert onnx_file._differences(expected + np.array([0, 1.1e-4]), expected)[1] > onnx_file.LIMIT
+    assert onnx_file._differences(expected[:, :1], expected) == (float("inf"), float("inf"))
+
+
+def test_missing_packages_are_named(own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(onnx_file, "_PACKAGES", ("onnx", "no_such_package"))
+    loaded = load_run(own_run)
+    with pytest.raises(DaplError, match=r"no_such_package; `pip install 'dapl\[export\]'`"):
+        write_onnx(tmp_path / "model.onnx", loaded.model, pictures_of_test(loaded.config, 1), {})
+
+
+def test_a_network_that_cannot_be_traced(own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Branching(InferenceGraph):
+        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+            return super().forward(images if images.sum().item() > 0 else images + 1)
+
+    monkeypatch.setattr(onnx_file, "InferenceGraph", Branching)
+    loaded = load_run(own_run)
+    with pytest.raises(DaplError, match="cannot be written as ONNX"):
+        write_onnx(tmp_path / "model.onnx", loaded.model, pictures_of_test(loaded.config, 1), {})
+    assert not (tmp_path / "model.onnx").exists()
