@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two workers with one thread each instead of one with two: most of a test's time is not in torch.
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-fast lint bench install clean
+.PHONY: demo test test-fast lint bench install system clean
 
 install: $(STAMP)
 
@@ -23,10 +23,20 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/dapl demo
 
-test: lint
+# What the tests need of the system: a browser, and the libraries of OpenCV. Without them their tests are skipped.
+system: $(STAMP)
+	@missing=""; command -v chromium >/dev/null || missing="chromium"; \
+	$(BIN)/python -c 'import cv2' 2>/dev/null || missing="$$missing libgl1 libglib2.0-0"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing $$missing"; { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } \
+			|| echo "could not install $$missing: the tests that need it are skipped"; \
+	else echo "not root: install $$missing to run all tests; those that need it are skipped"; fi
+
+test: lint system
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal
 
-test-fast: $(STAMP)
+test-fast: system
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
 
 lint: $(STAMP)

@@ -14,11 +14,35 @@ PACKAGE = Path(dapl.__file__ or "").parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 NEED_OPERATORS = ("torchvision", "timm", "torchmetrics")
 FORBIDDEN = {
-    "data": ("training", "explain", "serve", "evaluation", "models", "losses", "cli"),
-    "models": ("training", "explain", "serve", "evaluation", "data", "losses", "cli"),
-    "losses": ("training", "explain", "serve", "evaluation", "data", "cli"),
-    "metrics": ("training", "explain", "serve", "evaluation", "data", "cli"),
-    "training": ("explain", "serve", "evaluation", "cli"),
+    "data": (
+        "training",
+        "explain",
+        "report",
+        "serve",
+        "export",
+        "compare",
+        "sweep",
+        "evaluation",
+        "models",
+        "losses",
+        "cli",
+    ),
+    "models": (
+        "training",
+        "explain",
+        "report",
+        "serve",
+        "export",
+        "compare",
+        "sweep",
+        "evaluation",
+        "data",
+        "losses",
+        "cli",
+    ),
+    "losses": ("training", "explain", "report", "serve", "export", "compare", "sweep", "evaluation", "data", "cli"),
+    "metrics": ("training", "explain", "report", "serve", "export", "compare", "sweep", "evaluation", "data", "cli"),
+    "training": ("explain", "report", "serve", "export", "compare", "sweep", "evaluation", "cli"),
 }
 WITHOUT_TORCH = ("run.py", "errors.py", "files.py", "evaluation/protocol.py", "evaluation/selection.py")
 

@@ -62,7 +62,7 @@ def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None =
 
     Shapes: patches B×G×D×L, vectors G×D×Q, allowed bool B×L (every picture has at least one) → B×G×Q.
     """
-    patches, vectors = patches.detach(), vectors.detach()
+    patches, vectors = _precise(patches.detach()), _precise(vectors.detach())
     batch, groups, _, places = patches.shape
     step = max(1, _CHUNK_ELEMENTS // max(1, groups * places * vectors.shape[2]))
     found = []
@@ -74,6 +74,15 @@ def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None =
             partial.masked_fill_(~allowed[start : start + step, None, :, None], torch.inf)
         found.append(partial.argmin(2))
     return torch.cat(found)
+
+
+def _precise(values: Tensor) -> Tensor:
+    """In double precision where nothing is learned: the expanded square cancels, most of all at a projected patch.
+
+    There it decides which place is the nearest, and the log similarity is steep. While training, single precision is
+    enough, and faster.
+    """
+    return values if torch.is_grad_enabled() or values.device.type == "mps" else values.double()
 
 
 def class_table(membership: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,10 +179,10 @@ class Prototypes(nn.Module):
         patches = embedding.flatten(3)
         size = embedding.shape[-2:]
         if prototypes is None:
-            vectors = self._by_group()
+            patches, vectors = _precise(patches), _precise(self._by_group())
             squares = patches.square().sum(2).unsqueeze(2) + vectors.square().sum(1).unsqueeze(2)
             partial = torch.matmul(vectors.transpose(1, 2), patches)  # B×G×Q×L
-            grouped = (squares - 2 * partial).clamp_min(0)
+            grouped = (squares - 2 * partial).clamp_min(0).to(self.vectors.dtype)
             return grouped.transpose(1, 2).flatten(1, 2).unflatten(2, size)
         named = prototypes.expand(len(embedding), -1) if prototypes.dim() == 1 else prototypes
         vectors = self.points()[named].unsqueeze(3)  # B×M×D×1

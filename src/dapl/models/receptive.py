@@ -39,18 +39,19 @@ def receptive_fields(backbone: nn.Module, size: tuple[int, int]) -> ReceptiveFie
     is not zero exactly where some path leads from a pixel to it, whatever the strides, paddings, branches and
     concatenations are. Squeeze-and-excitation and attention pool over the whole picture and are seen as such.
     """
-    probe = _transparent(backbone)
-    picture = torch.ones(1, 3, *size, dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller draws its pictures in
+        probe = _transparent(backbone)
+        picture = torch.ones(1, 3, *size, dtype=torch.float64, requires_grad=True)
         features = probe(picture)[0].sum(0)
-    height, width = features.shape
-    rows, columns = torch.zeros(height, 2, dtype=torch.long), torch.zeros(width, 2, dtype=torch.long)
-    for cell in range(max(height, width)):  # the diagonal shows every row and every column once
-        row, column = min(cell, height - 1), min(cell, width - 1)
-        with torch.enable_grad():
+        height, width = features.shape
+        rows, columns = torch.zeros(height, 2, dtype=torch.long), torch.zeros(width, 2, dtype=torch.long)
+        for cell in range(max(height, width)):  # the diagonal shows every row and every column once
+            row, column = min(cell, height - 1), min(cell, width - 1)
             (gradient,) = torch.autograd.grad(features[row, column], picture, retain_graph=True)
-        seen = gradient[0].abs().sum(0) > 0
-        rows[row], columns[column] = _ends(seen.any(1)), _ends(seen.any(0))
+            seen = gradient[0].abs().sum(0) > 0
+            if not seen.any():
+                raise DaplError("receptive fields: no pixel is seen to reach a cell; use another backbone or stage.")
+            rows[row], columns[column] = _ends(seen.any(1)), _ends(seen.any(0))
     return ReceptiveFields(rows, columns)
 
 
@@ -62,18 +63,21 @@ def _ends(seen: Tensor) -> Tensor:
 def _transparent(backbone: nn.Module) -> nn.Module:
     """A double-precision copy through which every path from a pixel to a cell shows in the gradient."""
     probe = copy.deepcopy(backbone).cpu().double().eval().requires_grad_(False)
-    for module in list(probe.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.MaxPool2d):
-                setattr(module, name, _as_mean(child))
-            elif isinstance(child, _ACTIVATIONS):
-                setattr(module, name, nn.Identity())
-            elif isinstance(child, nn.modules.batchnorm._BatchNorm):
-                # Some families hide the activation in the normalisation; what stays is positive and so passes on.
-                _neutral(child)
+    for module in probe.modules():  # each keeps its place and its hooks, by which timm takes the maps of some families
+        if isinstance(module, nn.MaxPool2d):
+            module.forward = _as_mean(module).forward  # type: ignore[method-assign]
+        elif isinstance(module, _ACTIVATIONS):
+            module.forward = nn.Identity().forward  # type: ignore[method-assign]
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+            # Some families hide the activation in the normalisation; what stays is positive and so passes on.
+            _neutral(module)
+    generator = torch.Generator().manual_seed(0)
     for name, parameter in probe.named_parameters():
         if parameter.dim() > 1:
-            parameter.fill_(1 / parameter[0].numel())  # a mean: values stay near 1, however deep the network
+            # Means, so that values stay near 1 however deep the network is; not of equal weights, of which layers that
+            # subtract a mean (LayerNorm, standardised convolutions) would leave nothing.
+            weights = torch.rand(parameter.shape, dtype=parameter.dtype, generator=generator) + 0.5
+            parameter.copy_(weights / parameter[0].numel())
         elif name.endswith("bias"):
             parameter.zero_()
         else:
