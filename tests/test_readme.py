@@ -21,9 +21,10 @@ PYTHON = [text for language, text in BLOCKS if language == "python"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the reader stands: a folder with configs/ in it."""
+    """Where the reader stands: a folder with configs/ and docs/ in it."""
     folder = tmp_path_factory.mktemp("readme")
     shutil.copytree(ROOT / "configs", folder / "configs")
+    shutil.copytree(ROOT / "docs", folder / "docs")
     return folder
 
 
@@ -41,6 +42,12 @@ def test_the_commands_on_toy_birds(folder: Path) -> None:
     demo = next(text for command, text in shown.items() if command.startswith("dapl demo"))
     assert float(re.search(r"^accuracy +([\d.]+)%", demo, flags=re.MULTILINE).group(1)) >= 90
     assert (folder / "runs" / "birds" / "prototypes.png").stat().st_size > 10_000
+    assert len(list((folder / "explained").iterdir())) == 3
+    assert (folder / "runs" / "birds" / "report" / "index.html").is_file()
+    assert (folder / "runs" / "birds" / "export" / "model.onnx").is_file()
+    table = (folder / "runs" / "compare" / "compare.md").read_text(encoding="utf-8")
+    assert [name in table for name in ("dapl", "protopnet", "blackbox")] == [True] * 3
+    assert (folder / "sweeps" / "contrast" / "sweep.md").is_file()
 
 
 @pytest.mark.slow
