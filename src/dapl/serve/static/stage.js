@@ -1,0 +1,67 @@
+// The picture, with the region of the prototype that is pointed at, focused or pinned.
+
+import { byId, frame, percent, picture, ring } from "/static/dom.js";
+
+const size = Number(document.body.dataset.size);
+const view = byId("view");
+let answer = null;
+let pointed = null;
+let pinned = null;
+
+export function showPicture(next) {
+  if (answer === null || next.picture.image !== answer.picture.image) pinned = pointed = null;
+  answer = next;
+  byId("hint").hidden = true;
+  byId("attention-layer").hidden = !answer.classes.some((one) => one.rows.some((row) => row.attention));
+  draw();
+}
+
+/** A file that is still on its way to the model, so that something is there at once. */
+export function showFile(url) {
+  answer = pointed = pinned = null;
+  byId("hint").hidden = true;
+  const image = picture(url, size);
+  image.setAttribute("preserveAspectRatio", "xMidYMid slice");
+  view.replaceChildren(image);
+}
+
+export function point(row) {
+  pointed = row;
+  draw();
+}
+
+export function isPinned(prototype) {
+  return pinned !== null && pinned.prototype === prototype;
+}
+
+export function pin(row) {
+  pinned = row;
+  draw();
+}
+
+function draw() {
+  if (answer === null) return;
+  const row = pointed ?? pinned;
+  const layer = document.querySelector("input[name=layer]:checked").value;
+  const shown = [picture(answer.picture.image, size)];
+  if (row) {
+    const overlay = layer === "attention" && row.attention ? row.attention : layer === "heat" ? row.heat : null;
+    if (overlay) shown.push(picture(overlay, size));
+    if (!(layer === "attention" && row.attention)) shown.push(frame(row.box, size / 2));
+    shown.push(ring(row.place, size / 1.4));
+  }
+  view.replaceChildren(...shown);
+  view.dataset.prototype = row ? row.prototype : "";
+  view.setAttribute("aria-label", row ? `The picture with the region of prototype ${row.prototype}` : "The picture as the model sees it");
+  byId("caption").textContent = row ? described(row, layer) : answer.picture.name ?? "Your picture, as the model sees it";
+}
+
+function described(row, layer) {
+  const words = [`Prototype ${row.prototype} of ${row.of.join(", ")}`];
+  if (layer === "attention" && row.attention) words.push("bright: where the ringed place took its values");
+  if (row.part) words.push(row.part);
+  if (row.foreground !== null) words.push(`${percent(row.foreground)} of the region on the object`);
+  return words.join(" · ");
+}
+
+document.querySelectorAll("input[name=layer]").forEach((input) => input.addEventListener("change", draw));
