@@ -252,3 +252,94 @@ def test_a_single_head_overlaps_with_nobody() -> None:
     loss = losses.spatial_overlap(maps)
     assert loss == 0
     assert not gradient(loss, maps).any()
+
+
+# --- prototypes that were removed ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counts() -> Tensor:
+    """bool B×N: all, none, one and some of a picture's prototypes are left."""
+    return torch.tensor([[1, 1, 1], [0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 1, 0]], dtype=torch.bool)
+
+
+def test_removed_positives_do_not_count(counts: Tensor) -> None:
+    generator = torch.Generator().manual_seed(5)
+    positives = 3 * torch.rand(B, N, 2, dtype=torch.float64, generator=generator)
+    negatives = 3 * torch.rand(B, N, 4, dtype=torch.float64, generator=generator)
+    left = torch.stack([counts, counts.flip(0)], dim=2)
+    values = []
+    for x in range(B):
+        for h in range(N):
+            for i in range(2):
+                if left[x, h, i]:
+                    values += [max(0.0, 1 - positives[x, h, i].item() + n) for n in negatives[x, h].tolist()]
+    loss = losses.contrastive(positives, negatives, 1.0, left)
+    assert loss.item() == pytest.approx(sum(values) / len(values))
+    flow = gradient(losses.contrastive(positives.requires_grad_(), negatives, 1.0, left), positives)
+    assert not flow[~left].any()
+    assert flow[left].any()
+
+
+def test_removed_prototypes_have_no_background(counts: Tensor, maps: Tensor, masks: Tensor) -> None:
+    values = [max(0.0, slow_bias(maps[x, j], masks[x]) - 0.1) for x in range(B) for j in range(N) if counts[x, j]]
+    assert losses.foreground(maps, masks, 0.1, counts).item() == pytest.approx(sum(values) / len(values))
+    flow = gradient(losses.foreground(maps.requires_grad_(), masks, 0.1, counts), maps)
+    assert not flow[~counts].any()
+    assert flow[counts].any()
+
+
+def slow_cosine(first: Tensor, second: Tensor, sharpness: float) -> float:
+    places = []
+    for values in (first, second):
+        exponentials = [math.exp(sharpness * value) for value in values.flatten().tolist()]
+        places.append([value / sum(exponentials) for value in exponentials])
+    product = sum(a * b for a, b in zip(*places, strict=True))
+    return product / math.sqrt(sum(a * a for a in places[0]) * sum(b * b for b in places[1]))
+
+
+def test_removed_heads_overlap_with_nobody(counts: Tensor, maps: Tensor) -> None:
+    """The mean over pairs in each picture that has one, then over those pictures."""
+    maps = maps / 9
+    pictures = []
+    for x in range(B):
+        heads = [h for h in range(N) if counts[x, h]]
+        pairs = [slow_cosine(maps[x, h], maps[x, g], 4.0) for h in heads for g in heads if h != g]
+        if pairs:
+            pictures.append(sum(pairs) / len(pairs))
+    assert len(pictures) == 3
+    loss = losses.spatial_overlap(maps, 4.0, counts)
+    assert loss.item() == pytest.approx(sum(pictures) / len(pictures))
+    flow = gradient(losses.spatial_overlap(maps.requires_grad_(), 4.0, counts), maps)
+    assert not flow[~counts].any()
+    assert not flow[2].any()  # a single head
+    assert flow[counts].any()
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_when_all_count_and_when_none_does(left: bool, maps: Tensor, masks: Tensor) -> None:
+    """All: as if nothing had been said. None: 0, with gradients that are 0 and not nan."""
+    negatives = torch.rand(B, N, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    counts = torch.full((B, N), left)
+    maps.requires_grad_()
+    scores = maps.amax((2, 3)).unsqueeze(2) / 9
+    terms = {
+        "contrastive": lambda *said: losses.contrastive(scores, negatives, 1.0, *(c.unsqueeze(2) for c in said)),
+        "foreground": lambda *said: losses.foreground(maps, masks, 0.1, *said),
+        "spatial": lambda *said: losses.spatial_overlap(maps / 9, 4.0, *said),
+    }
+    for name, term in terms.items():
+        found = term(counts)
+        assert_close(found, term() if left else torch.zeros_like(found), msg=name)
+        (flow,) = torch.autograd.grad(found, maps, retain_graph=True)
+        assert flow.isfinite().all(), name
+        assert bool(flow.any()) == left, name
+
+
+def test_removed_maps_of_zeros_leave_gradients_finite(counts: Tensor, maps: Tensor, masks: Tensor) -> None:
+    """A prototype that was removed is trained no more and may end up anywhere."""
+    maps[~counts] = 0
+    maps.requires_grad_()
+    for loss in (losses.foreground(maps, masks, 0.1, counts), losses.spatial_overlap(maps, 4.0, counts)):
+        assert loss.isfinite()
+        assert gradient(loss, maps).isfinite().all()

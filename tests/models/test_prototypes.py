@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from dapl.models import prototypes as module
-from dapl.models.prototypes import Prototypes, log_similarity, nearest_locations
+from dapl.models.prototypes import Prototypes, UnitPrototypes, class_table, log_similarity, nearest_locations
 
 B, C, N, D1, H, W = 3, 4, 3, 5, 4, 2
 
@@ -271,3 +271,88 @@ def test_autocast_ends_at_the_embedding(dtype: torch.dtype) -> None:
     assert embedding.grad is not None
     assert embedding.grad.dtype == dtype
     assert embedding.grad.isfinite().all()
+
+
+# --- whose they are ---------------------------------------------------------------------------------------------
+
+
+def members(table: Tensor, counts: Tensor) -> list[list[int]]:
+    return [row[counted].tolist() for row, counted in zip(table, counts, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_class_table_is_that_of_a_slow_loop(seed: int) -> None:
+    """Classes with few, many and no prototypes, some shared and some removed."""
+    generator = torch.Generator().manual_seed(seed)
+    membership = torch.rand(9, 5, generator=generator) < 0.4
+    membership[:, 2] = False
+    kept = torch.rand(9, generator=generator) < 0.7
+    table, counts = class_table(membership, kept)
+    most = max(sum(membership[j, c].item() for j in range(9)) for c in range(5))
+    assert table.shape == counts.shape == (5, most)
+    expected = [[j for j in range(9) if membership[j, c] and kept[j]] for c in range(5)]
+    assert members(table, counts) == expected
+    everything = class_table(membership, torch.ones(9, dtype=torch.bool))
+    assert members(*everything) == [[j for j in range(9) if membership[j, c]] for c in range(5)]
+    assert table.min() >= 0  # what fills a row up can be looked up too
+    assert table.max() < 9
+
+
+def test_removed_prototypes_keep_their_place_in_the_table() -> None:
+    """Rows are compared across pictures and epochs: the columns of a class do not move."""
+    membership, kept = torch.eye(2).bool().repeat_interleave(3, 0), torch.ones(6, dtype=torch.bool)
+    kept[1] = False
+    table, counts = class_table(membership, kept)
+    assert table.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert counts.tolist() == [[True, False, True], [True, True, True]]
+
+
+def test_no_prototypes_at_all() -> None:
+    table, counts = class_table(torch.zeros(0, 3, dtype=torch.bool), torch.ones(0, dtype=torch.bool))
+    assert table.shape == counts.shape == (3, 0)
+
+
+def changed_kept(layer: Prototypes) -> None:
+    layer.kept[4] = False
+
+
+def changed_membership(layer: Prototypes) -> None:
+    layer.membership[4] |= layer.membership[0]
+
+
+def loaded(layer: Prototypes) -> None:
+    other = copy.deepcopy(layer)
+    other.kept[4] = False
+    layer.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("change", [changed_kept, changed_membership, loaded])
+def test_the_table_follows_what_changes(change: Callable[[Prototypes], None], layer: Prototypes) -> None:
+    before = layer.by_class()
+    assert layer.by_class() is before  # not made anew for every batch
+    apart = copy.deepcopy(layer)
+    change(layer)
+    assert members(*layer.by_class()) == members(*class_table(layer.membership, layer.kept))
+    assert members(*layer.by_class()) != members(*before)
+    assert members(*apart.by_class()) == members(*before)  # a copy does not follow
+
+
+# --- on the unit sphere -----------------------------------------------------------------------------------------
+
+
+def test_half_the_squared_distance_is_the_cosine_distance(embedding: Tensor) -> None:
+    torch.manual_seed(0)
+    layer = UnitPrototypes(torch.eye(C).bool().repeat_interleave(N, 0), groups=N, width=D1).double()
+    unit = torch.nn.functional.normalize(embedding - 0.5, dim=2)
+    halves = layer.distances(unit) / 2
+    nearest = layer.nearest(unit)
+    assert_close(nearest.distances, 2 * halves.flatten(2).amin(2))
+    for picture in range(B):
+        for j in range(C * N):
+            vector = layer.vectors[j].tolist()
+            length = math.sqrt(sum(value * value for value in vector))
+            for y in range(H):
+                for x in range(W):
+                    patch = unit[picture, j % N, :, y, x].tolist()
+                    cosine = sum(a * b for a, b in zip(patch, vector, strict=True)) / length
+                    assert halves[picture, j, y, x].item() == pytest.approx(1 - cosine)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,16 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
+from dapl.config import Config
+from dapl.data.build import build_splits
+from dapl.data.transforms import fit
+from dapl.load import load_run
 from dapl.models.contract import PrototypeModel
-from dapl.training.pruning import foreground_shares, prune
+from dapl.training.pruning import foreground_shares, own_among_nearest, prune
 from dapl.training.sources import Batch, in_order
+from dapl.training.trainer import train
+
+from .test_trainer import lines_of
 
 N, CLASSES, GROUPS, WIDTH, GRID, SIZE = 11, 3, 2, 5, 4, 32
 CELL = SIZE // GRID
@@ -135,3 +144,82 @@ def test_removed_prototypes_do_not_reach_the_logits(model: PrototypeModel) -> No
     assert_close(after.logits[:, :1], before.logits[:, :1] - contribution)
     assert torch.equal(after.logits[:, 1:], before.logits[:, 1:])
     assert torch.equal(after.scores[:, 1:], before.scores[:, 1:])
+
+
+# --- by the classes of the nearest training pictures ----------------------------------------------------------------
+
+
+def slow_own(distances: Tensor, labels: Tensor, membership: Tensor, nearest: int) -> list[int]:
+    """Of the k pictures with the smallest distance, how many are of a class of the prototype's."""
+    counts = []
+    for j in range(distances.shape[1]):
+        order = sorted(range(len(distances)), key=lambda picture, j=j: distances[picture, j].item())
+        counts.append(sum(membership[j, labels[picture]].item() for picture in order[:nearest]))
+    return counts
+
+
+@pytest.mark.parametrize("nearest", [1, 3, 6, 100])
+@pytest.mark.parametrize("seed", range(3))
+def test_own_among_nearest_is_that_of_a_slow_loop(seed: int, nearest: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    distances = torch.rand(13, 8, generator=generator)
+    labels = torch.randint(0, 4, (13,), generator=generator)
+    membership = torch.eye(4).bool().repeat_interleave(2, 0)
+    membership[1, 3] = membership[6, 0] = True  # of two classes, as after merging
+    own = own_among_nearest(distances, labels, membership, nearest)
+    assert own.tolist() == slow_own(distances, labels, membership, nearest)
+    assert 0 < own.sum() < 8 * nearest
+
+
+PURE: dict[str, Any] = {
+    "model": {
+        "system": "protopnet",
+        "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
+        "prototypes_per_class": 4,
+        "width": 8,
+    },
+    "schedule": [{"stage": "project"}, {"stage": "last_layer", "epochs": 1}],
+}
+"""Prototypes of a network with random weights: many are as near to other classes as to their own."""
+
+
+def nearest_of(folder: Path, nearest: int) -> list[int]:
+    """Slowly, one training picture at a time, from the run itself."""
+    loaded = load_run(folder)
+    training = build_splits(loaded.config.data).train
+    pictures = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
+    distances = torch.cat([loaded.model(picture.unsqueeze(0)).distances for picture in pictures])
+    return slow_own(distances, torch.tensor(list(training.labels)), loaded.model.prototypes.membership, nearest)
+
+
+@pytest.mark.parametrize("own", [2, 3, 6])
+def test_impure_prototypes_are_removed_in_a_run(own: int, configured: Callable[..., Config], tmp_path: Path) -> None:
+    stage = {"stage": "prune_impure", "nearest": 6, "own": own}
+    config = configured(PURE | {"schedule": [*PURE["schedule"], stage, {"stage": "last_layer", "epochs": 1}]})
+    run = train(config, tmp_path / "run", quiet=True)
+    loaded, counts = load_run(run.folder), nearest_of(run.folder, 6)
+    kept = loaded.model.prototypes.kept.tolist()
+    for label in range(3):
+        numbers = range(4 * label, 4 * label + 4)
+        pure = [j for j in numbers if counts[j] >= own]
+        best = max(numbers, key=lambda j: counts[j])  # the first of the best, where none is pure enough
+        assert [j for j in numbers if kept[j]] == (pure or [best])
+    for j, record in enumerate(loaded.records):
+        assert record.kept == kept[j]
+        said = f"{counts[j]} of the 6 nearest training pictures are of its class"
+        assert record.reason == (None if kept[j] else said)
+    (line,) = (line for line in lines_of(run) if line.get("name") == "prune_impure")
+    assert line["removed"] == kept.count(False) > 0
+    assert line["validation"].keys() == {"accuracy", "cross_entropy"}
+
+
+def test_a_class_keeps_a_prototype_however_impure(configured: Callable[..., Config], tmp_path: Path) -> None:
+    """Threshold that nothing reaches: one prototype a class is left, and a second time changes nothing."""
+    stage = {"stage": "prune_impure", "nearest": 15, "own": 15}  # all 15 training pictures, 5 of them its own
+    config = configured(PURE | {"schedule": [{"stage": "project"}, stage, stage]})
+    run = train(config, tmp_path / "run", quiet=True)
+    assert [line["removed"] for line in lines_of(run) if line.get("name") == "prune_impure"] == [9, 0]
+    model = load_run(run.folder).model
+    assert (model.prototypes.membership[model.prototypes.kept].sum(0) == 1).all()
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 64, 64)).logits.isfinite().all()

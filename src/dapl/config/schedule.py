@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from dapl.config.section import Section
 
@@ -84,6 +84,12 @@ class PurePruneStage(Section):
     stage: Literal["prune_impure"] = "prune_impure"
     nearest: int = Field(6, ge=1, description="k: nearest training patches looked at, one a picture.")
     own: int = Field(3, ge=1, description="Removed when fewer of them are of its class.")
+
+    @model_validator(mode="after")
+    def _some_can_stay(self) -> PurePruneStage:
+        if self.own > self.nearest:
+            raise ValueError(f"own is {self.own} of {self.nearest} nearest, so that none could stay; lower it.")
+        return self
 
 
 class MergeStage(LastLayerStage):

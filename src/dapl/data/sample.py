@@ -76,7 +76,7 @@ class Subset:
 
 @dataclass(frozen=True)
 class Splits:
-    """What a builder returns. Validation is taken out of train, or the data set's own; test is used once, at the end."""
+    """What a builder returns. Validation is taken out of train, or is the data set's own; test is used once."""
 
     train: Dataset
     validation: Dataset

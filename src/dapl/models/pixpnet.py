@@ -65,6 +65,9 @@ class PixPNet(PrototypeModel):
         """Each cell paints a Gaussian on its receptive field, as high as the cell is active; where several meet, the
         highest counts. Outside of all fields it is 0. …×H×W → …×size.
 
+        A field that the picture cuts keeps its Gaussian around the place of the cell, not around the middle of what is
+        left: else all cells of a late stage, whose fields are the whole picture, would paint the same.
+
         max over (r, c) of a[r, c]·g_r[y]·g_c[x] is taken along one axis after the other: no factor is negative.
         """
         fields = self.receptive_fields(size)
@@ -81,9 +84,14 @@ def _max_product(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def gaussians(ends: Tensor, size: int) -> Tensor:
-    """A Gaussian on each interval [first, end), σ a quarter of its length, 1 in the middle, 0 outside: H×2 → H×size."""
+    """A Gaussian on each interval [first, end), σ a quarter of its length, 1 at its centre, 0 outside: H×2 → H×size.
+
+    The centre is the middle of the interval; of one that the picture cuts, the place of its cell.
+    """
     place = torch.arange(size, dtype=torch.float64) + 0.5
     first, end = ends.double().unbind(1)
-    middle, sigma = (first + end).unsqueeze(1) / 2, (end - first).unsqueeze(1) / 4
+    cut = (first == 0) | (end == size)
+    cells = (torch.arange(len(ends), dtype=torch.float64) + 0.5) * size / len(ends)
+    middle, sigma = torch.where(cut, cells, (first + end) / 2).unsqueeze(1), (end - first).unsqueeze(1) / 4
     inside = (place >= first.unsqueeze(1)) & (place < end.unsqueeze(1))
     return torch.exp(-0.5 * ((place - middle) / sigma).square()) * inside
