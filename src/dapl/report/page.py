@@ -1,0 +1,143 @@
+"""From the data of a report to its page: in a folder, in one file, or below a server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dapl.errors import DaplError
+from dapl.files import write_json, write_text
+from dapl.report.collect import Report
+
+_STATIC = ("report.css", "report.js")
+_MARKER = "report.json"
+"""The data of the report beside its page; a folder that holds it is ours to replace."""
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Images, styles and script are files of their own, below these two prefixes of a URL."""
+
+    images: str = "images/"
+    static: str = ""
+    embedded: Mapping[str, bytes] = field(default_factory=dict)
+
+    def policy(self) -> str:
+        return f"{_POLICY}; img-src 'self' data:; style-src 'self' 'unsafe-inline'; script-src 'self'"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Everything is inside the page."""
+
+    embedded: Mapping[str, bytes]
+    images: str = ""
+    static: None = None
+
+    def policy(self) -> str:
+        script = base64.b64encode(hashlib.sha256(static_files()["report.js"]).digest()).decode("ascii")
+        return f"{_POLICY}; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'"
+
+
+def render(data: Mapping[str, Any], assets: Linked | Embedded, template: str = "report.html.j2", **extra: Any) -> str:
+    """The page. ``extra`` goes to the template as it is."""
+    style, script = (static_files()[name].decode("utf-8") for name in _STATIC)
+    return environment().get_template(template).render(
+        report=data,
+        assets=assets,
+        policy=assets.policy(),
+        style=Markup(style),
+        script=Markup(script),
+        blobs={name: base64.b64encode(content).decode("ascii") for name, content in assets.embedded.items()},
+        **extra,
+    )  # fmt: skip
+
+
+@cache
+def environment() -> Environment:
+    """Jinja's, with everything escaped: names of classes and files are anyone's words."""
+    made = Environment(
+        loader=PackageLoader("dapl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters["soft"] = soft
+    return made
+
+
+def soft(text: str) -> Markup:
+    """A name, escaped, that may be broken after each underscore instead of anywhere."""
+    return Markup("_<wbr>").join(text.split("_"))
+
+
+@cache
+def static_files() -> dict[str, bytes]:
+    folder = files("dapl.report") / "static"
+    return {name: (folder / name).read_bytes() for name in _STATIC}
+
+
+def write_single_file(report: Report, path: Path) -> Path:
+    """Everything in one HTML file."""
+    if path.is_dir():
+        raise DaplError(f"{path}: is a folder; --single-file writes one file, name it with --out FILE.html.")
+    _writing(path, lambda: write_text(path, render(report.data, Embedded(report.images))))
+    return path
+
+
+def write_folder(report: Report, folder: Path) -> Path:
+    """index.html and what it needs; takes the place of an older report at once. Returns the page."""
+    check_folder(folder)
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        _writing(folder, lambda: _fill(report, fresh))
+        _writing(folder, lambda: _replace(folder, fresh))
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder / "index.html"
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than an older report."""
+    if folder.exists() and not folder.is_dir():
+        raise DaplError(f"{folder}: is a file; name a folder with --out, or add --single-file.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARKER).is_file():
+        raise DaplError(f"{folder}: exists and is not a report; name a new folder with --out.")
+
+
+def _fill(report: Report, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "images").mkdir(parents=True)
+    for name, content in report.images.items():
+        (folder / "images" / name).write_bytes(content)
+    for name, content in static_files().items():
+        (folder / name).write_bytes(content)
+    write_json(folder / _MARKER, report.data)
+    write_text(folder / "index.html", render(report.data, Linked()))
+
+
+def _replace(folder: Path, fresh: Path) -> None:
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(fresh, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _writing(path: Path, write) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise DaplError(
+            f"{path}: cannot be written ({error.strerror or error}); name another place with --out."
+        ) from error

@@ -1,0 +1,165 @@
+"""What the page shows of a whole split beside metrics.json: who is taken for whom, and where each prototype looks.
+
+The regions, parts and shares are those of `dapl.evaluation`, so that the matrices here and the numbers there agree. One
+pass over the split, on the features that `dapl evaluate` left in the cache where it did; the sums are kept in the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dapl.evaluation.one_pass import Wanted, look
+from dapl.evaluation.protocol import Protocol
+from dapl.evaluation.scenes import SplitScenes
+from dapl.files import write_json
+from dapl.metrics.functional import assign
+from dapl.metrics.regions import model_regions
+from dapl.models.contract import Output, PrototypeModel
+from dapl.progress import Reporter
+from dapl.training.lanes import Lanes, Split
+from dapl.training.sources import Batch, in_order, run_model
+
+_VERSION = 1  # raise when the same key would give other sums
+_FIELDS = ("confusion", "foreground", "seen", "on_part", "part_seen", "iou", "pairs")
+
+
+class SplitLooks:
+    """Sums over the pictures of each class. C classes, M prototypes a class at most, K parts."""
+
+    def __init__(self, classes: int, prototypes: int, parts: int) -> None:
+        self.confusion = torch.zeros(classes, classes)
+        """C×C: pictures of class i that were taken for class j."""
+        self.foreground = torch.zeros(classes, prototypes)
+        """C×M: Σ share of the region that lies on the object, and over how many pictures (``seen``)."""
+        self.seen = torch.zeros(classes, prototypes)
+        self.on_part = torch.zeros(classes, prototypes, parts)
+        """C×M×K: pictures in which the prototype is on the part, and in how many it could be (``part_seen``)."""
+        self.part_seen = torch.zeros(classes, prototypes, parts)
+        self.iou = torch.zeros(classes, prototypes, prototypes)
+        """C×M×M: Σ IoU of the regions of two prototypes, and over how many pictures (``pairs``)."""
+        self.pairs = torch.zeros(classes, prototypes, prototypes)
+
+    def foreground_shares(self) -> Tensor:
+        """C×M, NaN where there is none."""
+        return self.foreground / self.seen
+
+    def part_shares(self) -> Tensor:
+        """C×M×K: how often a prototype is on a part where that can be seen."""
+        return self.on_part / self.part_seen
+
+    def overlaps(self) -> Tensor:
+        """C×M×M: mean IoU of two prototypes of a class; NaN on the diagonal."""
+        return _without_diagonal(self.iou / self.pairs)
+
+    def heads_on_parts(self) -> Tensor:
+        """K×M over all classes, as the evaluation draws it."""
+        return (self.on_part.sum(0) / self.part_seen.sum(0)).T
+
+    def heads_overlap(self) -> Tensor:
+        """M×M over all classes; NaN on the diagonal."""
+        return _without_diagonal(self.iou.sum(0) / self.pairs.sum(0))
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name).tolist() for name in _FIELDS}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], classes: int, prototypes: int, parts: int) -> SplitLooks:
+        made = cls(classes, prototypes, parts)
+        for name in _FIELDS:
+            old = getattr(made, name)
+            setattr(made, name, torch.tensor(values[name], dtype=torch.float32).view_as(old))
+        return made
+
+
+class _Adding:
+    """Adds one batch after the other."""
+
+    def __init__(self, model: PrototypeModel, lanes: Lanes, split: Split, protocol: Protocol) -> None:
+        self.model, self.lanes, self.protocol = model, lanes, protocol
+        self.scenes = SplitScenes(lanes, split, protocol, with_parts=len(model.prototypes) > 0)
+        self.table, self.counts = model.prototypes.by_class()
+        self.sums = SplitLooks(model.classes, self.table.shape[1], len(lanes.dataset(split).parts))
+
+    def add(self, batch: Batch) -> None:
+        moved = batch.to(self.lanes.fabric.device)
+        with self.lanes.fabric.autocast():
+            output = run_model(self.model, moved)
+        places = (batch.labels.cpu(), output.logits.argmax(1).cpu())
+        self.sums.confusion.index_put_(places, torch.ones(len(batch)), accumulate=True)
+        if len(self.model.prototypes):
+            self._add_looks(batch, output, self.table[moved.labels], self.counts[moved.labels])
+
+    def _add_looks(self, batch: Batch, output: Output, named: Tensor, kept: Tensor) -> None:
+        """named, kept: B×M."""
+        size = self.lanes.config.data.image_size
+        maps = self.model.maps(output.embedding.float(), named)
+        regions = model_regions(self.model, maps, size, self.protocol.percentile)
+        scene = self.scenes.of(batch, (maps.shape[-2], maps.shape[-1]), maps.device, with_masks=True)
+        found = look(maps, regions, kept, scene, Wanted(bias=False))
+        labels, sums = batch.labels.cpu(), self.sums
+        assert found.ious is not None
+        both = (kept.unsqueeze(2) & kept.unsqueeze(1)).float()
+        _add(sums.iou, labels, found.ious * both)
+        _add(sums.pairs, labels, both)
+        if found.region_share is not None:
+            has = ~found.region_share.isnan() & kept
+            _add(sums.foreground, labels, (1 - found.region_share).where(has, 0.0))
+            _add(sums.seen, labels, has.float())
+        if found.overlap is not None and found.visible is not None:
+            assigned = assign(found.overlap, self.protocol.tau, found.visible, kept)
+            _add(sums.on_part, labels, assigned.float())
+            _add(sums.part_seen, labels, (found.visible.unsqueeze(1) & kept.unsqueeze(2)).float())
+
+
+@torch.no_grad()
+def look_over(model: PrototypeModel, lanes: Lanes, split: Split, protocol: Protocol, reporter: Reporter) -> SplitLooks:
+    """Every picture of the split, once."""
+    source = lanes.source(split, model)
+    adding = _Adding(model, lanes, split, protocol)
+    with reporter.track(f"looking over {split}", len(source)) as advance:
+        for batch in source.batches(in_order(len(source), lanes.config.runtime.evaluation_batch)):
+            adding.add(batch)
+            advance(len(batch))
+    return adding.sums
+
+
+def kept_looks(
+    file: Path, checkpoint: Path, model: PrototypeModel, lanes: Lanes, split: Split, protocol: Protocol,
+    reporter: Reporter,
+) -> SplitLooks:  # fmt: skip
+    """`look_over`, or what it gave before where model, data and protocol are still the same."""
+    key = _key(checkpoint, lanes, split, protocol)
+    shape = (model.classes, model.prototypes.by_class()[0].shape[1], len(lanes.dataset(split).parts))
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if values["key"] == key:
+            return SplitLooks.from_json(values, *shape)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+        pass  # not there, or not what we write: it is only a shortcut
+    found = look_over(model, lanes, split, protocol, reporter)
+    write_json(file, {"key": key} | found.to_json())
+    return found
+
+
+def _key(checkpoint: Path, lanes: Lanes, split: Split, protocol: Protocol) -> str:
+    dataset, data = lanes.dataset(split), lanes.config.data
+    facts = (_VERSION, asdict(protocol), split, dataset.fingerprint, list(dataset.names), data.image_size, data.fit)
+    hashed = hashlib.blake2b(repr(facts).encode(), digest_size=12)
+    hashed.update(checkpoint.read_bytes())
+    return hashed.hexdigest()
+
+
+def _add(sums: Tensor, labels: Tensor, values: Tensor) -> None:
+    sums.index_add_(0, labels, values.float().cpu())
+
+
+def _without_diagonal(values: Tensor) -> Tensor:
+    own = torch.eye(values.shape[-1], dtype=torch.bool)
+    return values.masked_fill(own, torch.nan)

@@ -1,0 +1,212 @@
+"""The data of a report, for every registered system: it agrees with the model, the records and the evaluation."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dapl.errors import DaplError
+from dapl.load import load_run
+from dapl.models.backbone import Backbone
+from dapl.models.build import SYSTEMS
+from dapl.report.collect import Report, collect
+from dapl.report.entries import FLAGS
+
+from .conftest import CLASSES, TEST_PICTURES
+from .conftest import SYSTEMS as TRAINED
+
+Reported = Callable[[str], tuple[Path, Report]]
+
+
+def test_every_registered_system_is_tested() -> None:
+    assert set(TRAINED) == set(SYSTEMS)
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_every_prototype_of_every_class_is_there(reported: Reported, system: str) -> None:
+    folder, report = reported(system)
+    loaded = load_run(folder)
+    membership, weights = loaded.model.prototypes.membership, loaded.model.class_weights()
+    found = {(entry["class"], entry["prototype"]): entry for entry in report.data["prototypes"]}
+    assert set(found) == {(c, j) for j, c in membership.nonzero().tolist()}
+    assert len(found) == len(report.data["prototypes"])
+    for (label, j), entry in found.items():
+        record = loaded.records[j]
+        assert entry["kept"] == record.kept
+        assert entry["foreground"]["patch"] == pytest.approx(record.foreground_share, abs=1e-4)
+        assert len(entry["tests"]) == 3
+        assert entry["source"]["picture"] == record.image
+        size = loaded.config.data.image_size
+        assert entry["source"]["box"] == pytest.approx([side / size for side in record.box or []], abs=1e-4)
+        if record.kept:
+            assert entry["weight"] == pytest.approx(float(weights[j, label]), abs=1e-4)
+        else:
+            assert entry["weight"] is None
+            assert entry["flags"] == ["removed"]
+            assert entry["reason"] == record.reason
+    json.dumps(report.data, allow_nan=False)
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_confusions_are_those_behind_the_accuracy(reported: Reported, system: str) -> None:
+    folder, report = reported(system)
+    cells = report.data["confusion"]["cells"]
+    assert sum(count for *_, count in cells) == CLASSES * TEST_PICTURES
+    right = sum(count for own, taken, count in cells if own == taken)
+    numbers = json.loads((folder / "metrics.json").read_text())["numbers"]
+    assert right / (CLASSES * TEST_PICTURES) == pytest.approx(numbers["accuracy"]["value"])
+    assert report.data["confusion"]["wrong"] == CLASSES * TEST_PICTURES - right
+
+
+@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"blackbox"}))
+def test_matrices_are_those_of_the_evaluation(reported: Reported, system: str) -> None:
+    folder, report = reported(system)
+    heads = report.data["heads"]
+    rows = {row["part"]: row for row in csv.DictReader((folder / "metrics" / "per_part.csv").open())}
+    assert heads["parts"] == list(rows)
+    compared = 0
+    for part, shares in zip(heads["parts"], heads["on_parts"], strict=True):
+        known = [share for share in shares if share is not None]
+        if rows[part]["best_head_share"]:
+            assert max(known) == pytest.approx(float(rows[part]["best_head_share"]), abs=1e-3)
+            compared += 1
+    assert compared
+
+
+def test_shares_on_the_object_are_those_of_the_evaluation(reported: Reported) -> None:
+    folder, report = reported("dapl")
+    rows = {row["class"]: row for row in csv.DictReader((folder / "metrics" / "per_class.csv").open())}
+    for label, one in enumerate(report.data["classes"]):
+        own = [e["foreground"]["test"] for e in report.data["prototypes"] if e["class"] == label]
+        mean = float(rows[one["name"]]["region_background_share"])
+        assert 1 - sum(own) / len(own) == pytest.approx(mean, abs=1e-3)
+        assert one["accuracy"] == pytest.approx(float(rows[one["name"]]["accuracy"]), abs=1e-4)
+
+
+def test_what_was_pruned_is_shown_with_the_reason(reported: Reported) -> None:
+    _, report = reported("protopnet")
+    removed = [entry for entry in report.data["prototypes"] if not entry["kept"]]
+    assert len(removed) == CLASSES * 2, "threshold 1 leaves each class its best"
+    assert all("foreground" in entry["reason"] or "share" in entry["reason"] for entry in removed)
+    assert report.data["counts"] == {"prototypes": 9, "kept": 3}
+
+
+def test_merged_and_shared_prototypes(reported: Reported) -> None:
+    _, report = reported("protopshare")
+    entries = report.data["prototypes"]
+    merged = [entry for entry in entries if not entry["kept"]]
+    shared = [entry for entry in entries if "shared" in entry["flags"]]
+    assert merged
+    assert all(entry["reason"].startswith("merged into prototype") for entry in merged)
+    assert shared, "the fixture merges across classes"
+    for entry in shared:
+        walls = {other["class"] for other in entries if other["prototype"] == entry["prototype"]}
+        assert walls == set(entry["classes"]), "a shared prototype is on the wall of each of its classes"
+
+
+def test_a_black_box_has_numbers_only(reported: Reported) -> None:
+    _, report = reported("blackbox")
+    assert report.data["prototypes"] == []
+    assert report.images == {}
+    assert report.data["numbers"]["headlines"][0]["name"] == "accuracy"
+
+
+def test_every_picture_goes_through_the_backbone_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums over the split are there already; what is left is the pictures that the page shows."""
+    passed: list[int] = []
+    forward = Backbone.forward
+    monkeypatch.setattr(Backbone, "forward", lambda self, images: passed.append(len(images)) or forward(self, images))
+    report = collect(run, quiet=True)
+    sources = {entry["source"]["picture"] for entry in report.data["prototypes"]}
+    assert sum(passed) == CLASSES * 3 + len(sources)
+    passed.clear()
+    more = collect(run, pictures=TEST_PICTURES, quiet=True)
+    assert sum(passed) == CLASSES * TEST_PICTURES + len(sources)
+    assert {len(entry["tests"]) for entry in more.data["prototypes"]} == {TEST_PICTURES}
+
+
+def test_it_evaluates_first_where_that_was_not_done(trained: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(trained("dapl"), tmp_path / "run")
+    for left in ("metrics.json", "metrics"):
+        path = tmp_path / "run" / left
+        if path.exists():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    report = collect(tmp_path / "run", quiet=True)
+    assert (tmp_path / "run" / "metrics.json").is_file()
+    assert {row["name"] for row in report.data["numbers"]["headlines"]} >= {"accuracy", "coverage", "diversity"}
+
+
+def test_sums_are_kept_and_made_anew_for_another_model(run: Path, reported: Reported) -> None:
+    file = run / "metrics" / "looks.json"
+    values = json.loads(file.read_text())
+    values["confusion"][0][0] += 100
+    file.write_text(json.dumps(values))
+    assert collect(run, quiet=True).data["confusion"]["totals"][0] == TEST_PICTURES + 100, "taken from the file"
+    shutil.copy(run / "checkpoints" / "last.safetensors", run / "checkpoints" / "best.safetensors")
+    assert collect(run, quiet=True).data["confusion"]["totals"][0] == TEST_PICTURES
+    file.write_text("no JSON")
+    assert collect(run, quiet=True).data["confusion"] == reported("dapl")[1].data["confusion"]
+
+
+def test_it_is_the_same_each_time(run: Path) -> None:
+    first, second = collect(run, quiet=True), collect(run, quiet=True)
+    assert first.data == second.data
+    assert first.images == second.images
+
+
+def test_no_path_of_the_machine(run: Path) -> None:
+    text = json.dumps(collect(run, quiet=True).data)
+    assert "cache" in text, "the config is shown"
+    for path in (run.parent, Path.home(), Path.cwd()):
+        assert str(path) not in text
+
+
+def test_flags_say_what_they_say(reported: Reported) -> None:
+    _, report = reported("dapl")
+    for entry in report.data["prototypes"]:
+        shares = [share for share in entry["foreground"].values() if share is not None]
+        assert ("background" in entry["flags"]) == (min(shares) < 0.5)
+        assert ("duplicate" in entry["flags"]) == (entry["overlap"]["iou"] >= 0.5)
+        assert set(entry["flags"]) <= set(FLAGS)
+    counted = {flag["name"]: flag["count"] for flag in report.data["flags"]}
+    assert counted["background"] == sum("background" in entry["flags"] for entry in report.data["prototypes"])
+    worst = report.data["offenders"]["background"]
+    assert [one["value"] for one in worst] == sorted(one["value"] for one in worst)
+    for pair in report.data["offenders"]["duplicate"]:
+        first, second = (report.data["prototypes"][pair[key]] for key in ("entry", "other"))
+        assert first["class"] == second["class"]
+        assert first["prototype"] != second["prototype"]
+
+
+def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
+    """Against regions that are computed here, picture by picture."""
+    from dapl.metrics.functional import activation_regions
+    from dapl.progress import Reporter
+    from dapl.training.lanes import Lanes
+    from dapl.training.launch import make_fabric
+
+    folder, _ = reported("dapl")
+    loaded = load_run(folder)
+    lanes = Lanes(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
+    labels = torch.tensor(list(lanes.dataset("test").labels))
+    pictures = lanes.pictures("test")
+    ious = []
+    for index in (labels == 1).nonzero().flatten().tolist():
+        maps = loaded.model.activation_maps(pictures[index, 0][0].unsqueeze(0), torch.tensor([3, 4]))[0]
+        first, second = activation_regions(maps, 64, 95.0)
+        ious.append(float((first & second).sum() / (first | second).sum()))
+    overlap = json.loads((folder / "metrics" / "looks.json").read_text())
+    assert overlap["iou"][1][0][1] / overlap["pairs"][1][0][1] == pytest.approx(sum(ious) / len(ious), abs=1e-5)
+
+
+def test_bad_arguments(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DaplError, match="pictures: is 0"):
+        collect(run, pictures=0)
+    with pytest.raises(DaplError, match="not a run directory"):
+        collect(tmp_path)
