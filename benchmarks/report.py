@@ -20,7 +20,7 @@ import torch
 from benchmarks.timing import HEADER, Ratio, ratio
 from dapl.config import CacheConfig, Config, CubData, ProjectStage, ToyBirdsData
 from dapl.evaluation import evaluate
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.progress import Reporter
 from dapl.report.collect import PICTURES, Report, collect
 from dapl.report.glances import source_rows, spread_pictures

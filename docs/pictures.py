@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from dapl.data.toybirds import ToyBirds
 from dapl.explain.contact import contact_sheet
 from dapl.explain.sheet import prototype_sheet
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.progress import Reporter
 from dapl.training.lanes import Lanes
 

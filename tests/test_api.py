@@ -18,7 +18,7 @@ from dapl.api import Classifier, is_export
 from dapl.config import ModelConfig, parse_config
 from dapl.errors import DaplError
 from dapl.explain.evidence import Known
-from dapl.load import load_run  # importing the submodule must leave dapl.load a function
+from dapl.loading import load_run
 from dapl.models.build import build_model
 from dapl.training.trainer import train
 

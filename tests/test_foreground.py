@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dapl.config import Config, load_config
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.metrics.functional import background_bias
 from dapl.progress import Reporter
 from dapl.training.lanes import Lanes

@@ -27,7 +27,7 @@ from dapl.evaluation import evaluate
 from dapl.evaluation.protopnet import read_protopnet
 from dapl.export.hub import ExportedModel
 from dapl.export.whole_run import export_run
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.marks import Marks
 from dapl.models.build import build_model
 from dapl.models.weights import read_state_dict

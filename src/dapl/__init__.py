@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dapl.api import Classifier
@@ -23,14 +21,3 @@ def load(folder: str | Path) -> Classifier:
     from dapl import api  # torch takes its time: not before it is needed
 
     return api.load(folder)
-
-
-class _Package(ModuleType):
-    """Importing the submodule ``dapl.load`` must not put itself in the place of the function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name == "load" and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -24,7 +24,7 @@ from dapl.explain.evidence import Known, explanations, logits_of, see
 from dapl.explain.local import LocalExplanation, localise
 from dapl.explain.parts import facts_of
 from dapl.explain.patches import NoPatches, PatchSource, RunPatches
-from dapl.load import LoadedRun, load_run
+from dapl.loading import LoadedRun, load_run
 from dapl.models.contract import PrototypeModel
 
 if TYPE_CHECKING:

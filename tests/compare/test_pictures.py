@@ -17,7 +17,7 @@ from dapl.data.transforms import fit
 from dapl.errors import DaplError
 from dapl.experiments import mean_and_deviation
 from dapl.explain.parts import facts_of
-from dapl.load import load_run
+from dapl.loading import load_run
 
 
 def test_both_pictures_are_there(compared: tuple[list[Path], Path]) -> None:

@@ -17,7 +17,7 @@ from dapl.data.transforms import fit
 from dapl.errors import DaplError
 from dapl.evaluation import Evaluation, Protocol, audit, table
 from dapl.evaluation.protopnet import read_protopnet
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.metrics import functional as F
 from dapl.training.sources import grid_masks
 

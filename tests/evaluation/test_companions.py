@@ -13,7 +13,7 @@ from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
 from dapl.evaluation import evaluate, table
 from dapl.evaluation.statistics import ClassStatistic
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.metrics import companions as C
 from dapl.metrics import functional as F
 from dapl.seeds import generator

@@ -19,7 +19,7 @@ from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import fit
 from dapl.errors import DaplError
 from dapl.evaluation import Evaluation, Protocol, evaluate, table
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.metrics import functional as F
 from dapl.metrics.parts import part_masks
 from dapl.run import Run

@@ -16,7 +16,7 @@ from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.evaluation import Evaluation, Protocol, evaluate, table
 from dapl.evaluation.selection import NAMES
-from dapl.load import LoadedRun, load_run
+from dapl.loading import LoadedRun, load_run
 from dapl.metrics import functional as F
 from dapl.run import Run
 from dapl.training.sources import grid_masks

@@ -15,7 +15,7 @@ from PIL import Image
 
 from dapl.export.layout import NAMES
 from dapl.export.whole_run import CHECKED, pictures_of_test
-from dapl.load import load_run
+from dapl.loading import load_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)

@@ -25,7 +25,7 @@ from dapl.explain.patches import Patch
 from dapl.export.hub import ExportedModel, load_exported
 from dapl.export.pictures import LARGEST, decoded, take_pictures
 from dapl.export.whole_run import export_config, export_run, pictures_of_test
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.models.build import SYSTEMS
 from dapl.run import Run
 from dapl.training.records import PrototypeRecord

@@ -20,7 +20,7 @@ from dapl.export import onnx_file
 from dapl.export.graph import InferenceGraph
 from dapl.export.onnx_file import compare, open_session, write_onnx
 from dapl.export.whole_run import pictures_of_test
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.models.contract import PrototypeModel
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dapl.errors import DaplError
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.models.backbone import Backbone
 from dapl.models.build import SYSTEMS
 from dapl.report.collect import Report, collect

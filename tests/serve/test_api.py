@@ -13,7 +13,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from dapl.api import load
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.serve.app import build_app
 
 from .conftest import SIZE, WITH_PROTOTYPES, Server, encoded, picture, serving

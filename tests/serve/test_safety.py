@@ -142,7 +142,7 @@ def test_only_pictures_may_be_large(server: Server, client: httpx.Client) -> Non
 def test_marks_that_cannot_be_written_are_said(run: Path) -> None:
     from starlette.testclient import TestClient
 
-    from dapl.load import load_run
+    from dapl.loading import load_run
     from dapl.serve.app import build_app
 
     with TestClient(build_app(load_run(run)), base_url="http://localhost") as client:

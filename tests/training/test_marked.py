@@ -12,7 +12,7 @@ import torch
 from dapl.cli import main
 from dapl.config import Config
 from dapl.errors import DaplError
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.marks import Marks, mark_now
 from dapl.models.build import SYSTEMS
 from dapl.run import Run

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from dapl.config import Config
 from dapl.errors import DaplError
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.models.build import build_model
 from dapl.run import Run
 from dapl.training import trainer

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.models.contract import PrototypeModel
 from dapl.training.pruning import foreground_shares, own_among_nearest, prune
 from dapl.training.sources import Batch, in_order

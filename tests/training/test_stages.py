@@ -19,7 +19,7 @@ from dapl import losses
 from dapl.cli import main
 from dapl.config import Config, FitStage, JointStage, LastLayerStage, WarmUpStage, dump_config
 from dapl.errors import DaplError
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.seeds import derive_seed
@@ -142,7 +142,7 @@ def test_rates_of_parts_that_the_system_lacks_are_left_alone(patches: Callable) 
     rates = {"addon": 0.1, "prototypes": 0.2}
     assert "addon" not in model.parts()
     assert [group["lr"] for group in make_optimizer(model, WarmUpStage(learning_rates=rates)).param_groups] == [0.2]
-    with pytest.raises(DaplError, match="warm_up gives none of .* a learning rate"):
+    with pytest.raises(DaplError, match=r"warm_up gives none of .* a learning rate"):
         make_optimizer(model, WarmUpStage(learning_rates={"addon": 0.1}))
 
 

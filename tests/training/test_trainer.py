@@ -24,7 +24,7 @@ from dapl.cli import main
 from dapl.config import Config, dump_config, load_config
 from dapl.data.build import build_splits
 from dapl.errors import DaplError
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.run import Run
 from dapl.training import trainer
 from dapl.training.checkpoint import load_checkpoint

@@ -20,7 +20,7 @@ from dapl.data.transforms import fit
 from dapl.errors import DaplError, nearest
 from dapl.explain.parts import PictureFacts, facts_of, foreground_shares, name_parts
 from dapl.files import replacing
-from dapl.load import load_run
+from dapl.loading import load_run
 from dapl.metrics.regions import model_regions
 
 BACKGROUND = "background"

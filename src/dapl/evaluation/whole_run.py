@@ -24,7 +24,7 @@ from dapl.evaluation.result import Evaluation
 from dapl.evaluation.scenes import SplitScenes, part_radius
 from dapl.evaluation.selection import COMPANIONS, NAMES, chosen, needing
 from dapl.evaluation.summary import Measured, coverage_curves, numbers
-from dapl.load import LoadedRun, load_run
+from dapl.loading import LoadedRun, load_run
 from dapl.metrics.companions import class_sizes, sparsity
 from dapl.models.contract import PrototypeModel
 from dapl.progress import Reporter

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dapl.config import Config, RuntimeConfig
 from dapl.files import replacing
-from dapl.load import LoadedRun, load_run
+from dapl.loading import LoadedRun, load_run
 from dapl.metrics.functional import activation_regions
 from dapl.progress import Reporter
 from dapl.training.lanes import Lanes

@@ -27,7 +27,7 @@ from dapl.export.layout import ONNX, ExportConfig, ExportData
 from dapl.export.onnx_file import check_packages, write_onnx
 from dapl.export.pictures import take_pictures
 from dapl.export.staging import check_replaceable, staged
-from dapl.load import LoadedRun, load_run
+from dapl.loading import LoadedRun, load_run
 from dapl.models.contract import PrototypeModel
 from dapl.progress import Reporter
 from dapl.run import Run

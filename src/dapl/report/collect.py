@@ -14,7 +14,7 @@ from dapl.data.given import hand_over
 from dapl.data.sample import Splits
 from dapl.errors import DaplError
 from dapl.evaluation.protocol import Protocol
-from dapl.load import LoadedRun, load_run
+from dapl.loading import LoadedRun, load_run
 from dapl.models.contract import PrototypeModel
 from dapl.progress import Reporter
 from dapl.report.charts import curves

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Scope
 
 from dapl.api import Classifier
 from dapl.errors import DaplError
-from dapl.load import LoadedRun
+from dapl.loading import LoadedRun
 from dapl.marks import Marks
 from dapl.serve import explain_routes, facts_routes, mark_routes, page_routes
 from dapl.serve.capacity import PLACES, Worker

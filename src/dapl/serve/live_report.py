@@ -10,7 +10,7 @@ from typing import Literal
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
-from dapl.load import LoadedRun
+from dapl.loading import LoadedRun
 from dapl.report.collect import Report, collect
 from dapl.report.page import Linked, environment
 

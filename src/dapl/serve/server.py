@@ -22,7 +22,7 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 8000, names: Collec
         raise DaplError(
             f"dapl serve needs the package {error.name}; install what it takes with `pip install 'dapl[serve]'`."
         ) from error
-    from dapl.load import load_run
+    from dapl.loading import load_run
     from dapl.serve.app import build_app
 
     loaded = load_run(folder)

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from dapl.api import Classifier
-from dapl.load import LoadedRun
+from dapl.loading import LoadedRun
 from dapl.marks import Marks
 from dapl.serve.answers import Problem
 from dapl.serve.capacity import Worker

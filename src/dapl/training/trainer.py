@@ -172,7 +172,8 @@ class Trainer(RunState):
             if self._is_best(validation):
                 best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-        last_layer(self.model, scores, labels, stage, (self.config.seed, number, *([before] if before else [])), after_epoch)
+        position = (self.config.seed, number, before) if before else (self.config.seed, number)
+        last_layer(self.model, scores, labels, stage, position, after_epoch)
         self.model.requires_grad_(False)
         if best_state is not None:
             self._save_best(best_state)
