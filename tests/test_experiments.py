@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import statistics
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import torch
 from dapl.config import Config, parse_config
 from dapl.errors import DaplError
 from dapl.evaluation import Protocol, evaluate
+from dapl.evaluation.result import Evaluation, Number
 from dapl.experiments import (
     differences,
     is_finished,
@@ -163,7 +165,7 @@ def test_numbers_are_those_of_evaluate_and_its_files_stay(run: Run, monkeypatch:
     assert all(on_validation[name] == expected[name] for name in on_validation)
     assert measured(run, "test", "accuracy")["accuracy"] == on_test["accuracy"]
 
-    monkeypatch.setattr("dapl.experiments._evaluated_apart", lambda *rest: pytest.fail("measured again"))
+    monkeypatch.setattr("dapl.evaluation.evaluate", lambda *rest, **more: pytest.fail("measured again"))
     assert measured(run, "validation", ["coverage"]) == on_validation
 
 
@@ -171,8 +173,13 @@ def test_numbers_are_those_of_evaluate_and_its_files_stay(run: Run, monkeypatch:
 def test_what_would_be_other_numbers_is_measured_again(run: Run, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     measured(run, "validation", "accuracy")
     calls: list[Any] = []
-    answer = {"numbers": {"accuracy": {"value": 0.25}, "ece": {"value": None}}}
-    monkeypatch.setattr("dapl.experiments._evaluated_apart", lambda *rest: calls.append(rest[2]) or answer)
+    answer = Evaluation({}, {name: Number(value, 0.0, 1.0) for name, value in (("accuracy", 0.25), ("ece", math.nan))})
+
+    def counted(folder: Path, protocol: Any, split: str, metrics: Any, *rest: Any, **more: Any) -> Evaluation:
+        calls.append(metrics)
+        return answer
+
+    monkeypatch.setattr("dapl.evaluation.evaluate", counted)
     protocol = Protocol(tau=0.3) if change == "protocol" else None
     if change == "model":
         run.best.write_bytes(run.best.read_bytes() + b"\0")

@@ -88,7 +88,7 @@ def test_a_grid_with_seeds_and_test(
 
     # started again, nothing is trained or measured
     monkeypatch.setattr("dapl.training.trainer.Trainer.train", lambda self: pytest.fail("trained again"))
-    monkeypatch.setattr("dapl.experiments._evaluated_apart", lambda *rest: pytest.fail("measured again"))
+    monkeypatch.setattr("dapl.evaluation.evaluate", lambda *rest, **more: pytest.fail("measured again"))
     before = (out / "sweep.csv").read_text()
     assert sweep(*command) == 0
     assert (out / "sweep.csv").read_text() == before
