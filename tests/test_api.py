@@ -101,7 +101,7 @@ def test_odd_pictures(model: Classifier, array: np.ndarray) -> None:
         (np.full((4, 4, 3), np.nan), "must lie between 0 and 1"),
         (np.zeros((4, 4, 3), np.int64), "must lie between 0 and 1"),
         (np.zeros((0, 4, 3), np.uint8), "shape"),
-        (Image.new("I;16", (4, 4)), "mode I;16 has no known range"),
+        (Image.new("F", (4, 4)), "pixels of 32 bits"),
         (17, "not a int"),
         ("no/such/file.jpg", "no such file"),
     ],
@@ -109,6 +109,14 @@ def test_odd_pictures(model: Classifier, array: np.ndarray) -> None:
 def test_what_is_no_picture_is_refused(model: Classifier, picture: object, message: str) -> None:
     with pytest.raises(DaplError, match=message):
         model.predict(picture)  # type: ignore[arg-type]
+
+
+def test_a_picture_of_16_bits_is_read_as_its_file_is(model: Classifier, tmp_path: Path) -> None:
+    levels = (np.arange(64 * 64, dtype=np.uint16) * 16).reshape(64, 64)
+    Image.fromarray(levels).save(tmp_path / "deep.png")
+    with Image.open(tmp_path / "deep.png") as picture:
+        assert picture.mode.startswith("I")
+        assert model.predict(picture) == model.predict(tmp_path / "deep.png")
 
 
 def test_classes_by_name_and_by_index(model: Classifier) -> None:

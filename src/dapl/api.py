@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torchvision import tv_tensors
 
+from dapl.classes import class_index
 from dapl.config import DataSection
 from dapl.data.build import build_splits
-from dapl.data.images import read_image
+from dapl.data.images import read_image, rgb_of, upright
 from dapl.data.sample import Sample
 from dapl.data.transforms import Fit, fit
-from dapl.errors import DaplError, nearest
+from dapl.errors import DaplError
 from dapl.explain.evidence import Known, explanations, logits_of, see
 from dapl.explain.local import LocalExplanation, localise
 from dapl.explain.parts import facts_of
@@ -130,20 +131,8 @@ class Classifier:
         return None
 
     def class_index(self, name: str | int) -> int:
-        """The index of a class by its name, by what follows the number of a CUB name, or by the index itself."""
-        if isinstance(name, str) and name not in self.classes:
-            short = [label.partition(".")[2].lower() for label in self.classes]
-            lower = [label.lower() for label in self.classes]
-            for known in (lower, short):
-                if known.count(name.lower()) == 1:
-                    return known.index(name.lower())
-            if not name.lstrip("-").isdigit():
-                raise DaplError(f"the model has no class '{name}'{nearest(name, self.classes)}")
-            name = int(name)
-        index = name if isinstance(name, int) else self.classes.index(name)
-        if not 0 <= index < len(self.classes):
-            raise DaplError(f"the model has no class {index}; it has {len(self.classes)}, counted from 0.")
-        return index
+        """The index of a class by its name or index, see `dapl.classes`."""
+        return class_index(self.classes, name)
 
     def _fitted(self, sample: Sample) -> Sample:
         return fit(sample, self.image_size, self.fit)
@@ -181,7 +170,7 @@ def _sample(image: Picture) -> Sample:
         return Sample(read_image(image), -1, Path(image).name)
     if isinstance(image, Image.Image):
         name = Path(str(getattr(image, "filename", "") or "picture")).name
-        return Sample(tv_tensors.Image(_from_pil(image)), -1, name)
+        return Sample(rgb_of(upright(image), name), -1, name)
     if isinstance(image, np.ndarray):
         image = torch.from_numpy(np.ascontiguousarray(image))
         image = image.expand(3, -1, -1) if image.ndim == 2 else image.permute(2, 0, 1) if image.ndim == 3 else image
@@ -189,17 +178,6 @@ def _sample(image: Picture) -> Sample:
     if isinstance(image, Tensor):
         return Sample(tv_tensors.Image(_in_bytes(image.detach().cpu(), "a tensor is 3×H×W")), -1, "picture")
     raise DaplError(f"a picture is a path, a PIL image, an array or a tensor, not a {type(image).__name__}.")
-
-
-def _from_pil(picture: Image.Image) -> Tensor:
-    """uint8 3×H×W, upright, transparency on white: as `read_image` has it."""
-    if picture.mode.startswith("I") or picture.mode == "F":
-        raise DaplError(f"a PIL image of mode {picture.mode} has no known range; give its file, or convert it to RGB.")
-    picture = ImageOps.exif_transpose(picture)
-    if picture.has_transparency_data:
-        layer = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
 
 
 def _in_bytes(image: Tensor, shape: str) -> Tensor:

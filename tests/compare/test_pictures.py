@@ -10,11 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from dapl.compare.frontier import leading
-from dapl.compare.picture import BACKGROUND, NO_PART, class_index, look
+from dapl.compare.picture import BACKGROUND, NO_PART, look
 from dapl.compare.plan import plan
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
-from dapl.errors import DaplError
 from dapl.experiments import mean_and_deviation
 from dapl.explain.parts import facts_of
 from dapl.loading import load_run
@@ -64,18 +63,6 @@ def test_only_prototypes_that_are_left_are_shown(compared: tuple[list[Path], Pat
         sample = fit(test[index], 64, "stretch")
         panel = look(entry, sample.image.as_subclass(Tensor), label, facts_of(sample, test.parts))
         assert len(panel.labels) == int((model.prototypes.membership[:, label] & model.prototypes.kept).sum())
-
-
-@pytest.mark.parametrize(("asked", "index"), [(None, 0), ("002.Owl", 1), ("1", 1), ("owl", 1), ("finch", 0)])
-def test_class_by_name_number_or_part_of_it(asked: str | None, index: int) -> None:
-    assert class_index(["001.Finch", "002.Owl"], asked) == index
-
-
-def test_a_class_that_is_not_one_of_them() -> None:
-    with pytest.raises(DaplError, match=r"not one of the classes; did you mean '002\.Owl'"):
-        class_index(["001.Finch", "002.Owl"], "003.Owl")
-    with pytest.raises(DaplError, match="not one of the classes"):
-        class_index(["red finch", "blue finch"], "finch")
 
 
 def test_leading_rows_against_loops() -> None:

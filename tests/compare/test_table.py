@@ -120,7 +120,7 @@ def test_killed_it_goes_on(
         (["--seeds", "a"], "--seeds a: give whole numbers"),
         (["--seeds", "1,1"], "give different numbers"),
         (["--split", "tset"], "split"),
-        (["--class", "no such bird"], "--class no such bird: not one of the classes"),
+        (["--class", "no such bird"], "there is no class 'no such bird'"),
         (["--picture", "7"], "--picture 7: .* has test pictures 0 … 2"),
         (["--metrics", "covrage"], "did you mean 'coverage'"),
         (["--model.haeds", "3"], "unknown field"),

@@ -253,7 +253,7 @@ class TestCommand:
             (["no.jpg"], "no.jpg: no such file"),
             (["{broken}"], "not a picture, or its header is corrupt"),
             (["{bird}", "--class", "Penguin"], "no class 'Penguin'"),
-            (["{bird}", "--class", "3"], "no class 3; it has 3"),
+            (["{bird}", "--class", "3"], "no class 3; there are 3"),
             (["{bird}", "--top", "0"], "--top is 0"),
             (["{bird}", "--format", "pdf"], "--format: 'pdf' is not known"),
             (["{bird}", "--format", ","], "--format names no format"),

@@ -37,15 +37,16 @@ def _compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     chosen(arguments.metrics)
     protocol = Protocol() if arguments.tau is None else Protocol(tau=arguments.tau)
     entries = plan(arguments.sources, arguments.out, seeds_of(arguments.seeds), overrides)
-    train_all(entries)
-    rows = rows_of(entries, arguments.split, arguments.metrics, protocol)
-    files = write(arguments.out, rows, entries, arguments.split, protocol)
 
     from dapl.compare import frontier, picture
 
+    shown = picture.choose(entries, arguments.class_name, arguments.picture)
+    train_all(entries)
+    rows = rows_of(entries, arguments.split, arguments.metrics, protocol)
+    files = write(arguments.out, rows, entries, arguments.split, protocol)
     drawn = [
         frontier.draw(rows, arguments.out / "frontier.png"),
-        picture.draw(entries, arguments.out / "prototypes.png", arguments.class_name, arguments.picture),
+        picture.draw(entries, arguments.out / "prototypes.png", *shown),
     ]
     print_table(rows, shown_columns(rows))
     for line in against_black_box(rows):

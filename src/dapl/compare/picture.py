@@ -14,10 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from dapl.classes import class_index
 from dapl.compare.plan import Entry
 from dapl.data.build import build_splits
+from dapl.data.sample import Sample
 from dapl.data.transforms import fit
-from dapl.errors import DaplError, nearest
+from dapl.errors import DaplError
 from dapl.explain.parts import PictureFacts, facts_of, foreground_shares, name_parts
 from dapl.files import replacing
 from dapl.loading import load_run
@@ -45,35 +47,29 @@ class Panel:
         return f"{parts} parts, {counts.get(BACKGROUND, 0)} of {len(self.labels)} on background"
 
 
-def draw(entries: Sequence[Entry], file: Path, class_name: str | None, picture: int) -> Path | None:
+def choose(entries: Sequence[Entry], class_name: str | None, picture: int) -> tuple[Sample, Sequence[str], str]:
+    """(test picture as the systems see it, names of its parts, its class); said before anything is trained."""
+    data = entries[0].config.data
+    test = build_splits(data).test
+    label = 0 if class_name is None else class_index(list(test.classes), class_name)
+    own = [index for index, one in enumerate(test.labels) if one == label]
+    if not 0 <= picture < len(own):
+        raise DaplError(f"--picture {picture}: {test.classes[label]} has test pictures 0 … {len(own) - 1}.")
+    return fit(test[own[picture]], data.image_size, data.fit), test.parts, str(test.classes[label])
+
+
+def draw(entries: Sequence[Entry], file: Path, sample: Sample, parts: Sequence[str], class_name: str) -> Path | None:
     """The figure of the first seed of each system that has prototypes; None where there is none."""
     entries = [entry for entry in entries if entry.config.model.system != "blackbox"]
     if not entries:
         return None
-    data = entries[0].config.data
-    test = build_splits(data).test
-    label = class_index(list(test.classes), class_name)
-    own = [index for index, one in enumerate(test.labels) if one == label]
-    if not 0 <= picture < len(own):
-        raise DaplError(f"--picture {picture}: {test.classes[label]} has test pictures 0 … {len(own) - 1}.")
-    sample = fit(test[own[picture]], data.image_size, data.fit)
-    facts = facts_of(sample, test.parts)
+    facts = facts_of(sample, parts)
     image = sample.image.as_subclass(Tensor)
-    panels = [look(entry, image, label, facts) for entry in entries]
-    figure = figure_of(panels, image, str(test.classes[label]))
+    panels = [look(entry, image, sample.label, facts) for entry in entries]
+    figure = figure_of(panels, image, class_name)
     with replacing(file) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
     return file
-
-
-def class_index(classes: list[str], name: str | None) -> int:
-    if name is None:
-        return 0
-    exact = [index for index, known in enumerate(classes) if name in (known, str(index))]
-    near = exact or [index for index, known in enumerate(classes) if name.lower() in known.lower()]
-    if len(near) != 1:
-        raise DaplError(f"--class {name}: not one of the classes{nearest(name, classes)}")
-    return near[0]
 
 
 @torch.inference_mode()

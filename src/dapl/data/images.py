@@ -40,10 +40,13 @@ def read_image(path: str | Path, max_pixels: int = MAX_PIXELS) -> tv_tensors.Ima
     scaled to 8, not clipped. Transparency is composited on white, since the colour under a transparent pixel is
     arbitrary. Of an animation the first frame is taken. Colour profiles are not applied.
     """
-    path = Path(path)
-    picture = _decode(path, max_pixels)
+    return rgb_of(_decode(Path(path), max_pixels), path)
+
+
+def rgb_of(picture: Image.Image, name: str | Path) -> tv_tensors.Image:
+    """A decoded, upright picture of any mode as `read_image` has it; ``name`` is for the message where it cannot be."""
     if picture.mode.startswith("I") or picture.mode == "F":
-        grey = _to_8_bit(picture, path)
+        grey = _to_8_bit(picture, name)
         return tv_tensors.Image(torch.from_numpy(grey).expand(3, -1, -1).contiguous())
     try:
         if picture.has_transparency_data:
@@ -51,7 +54,7 @@ def read_image(path: str | Path, max_pixels: int = MAX_PIXELS) -> tv_tensors.Ima
             picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
         rgb = np.array(picture.convert("RGB"))
     except ValueError as error:  # LAB and other colour spaces that need a profile
-        raise DaplError(f"{path}: colour mode {picture.mode} cannot be turned into RGB; save it as RGB.") from error
+        raise DaplError(f"{name}: colour mode {picture.mode} cannot be turned into RGB; save it as RGB.") from error
     return tv_tensors.Image(torch.from_numpy(rgb).permute(2, 0, 1).contiguous())
 
 
@@ -86,12 +89,12 @@ def _is_binary(values: np.ndarray) -> bool:
     return bool(values.min() >= 0 and values.max() <= 1)
 
 
-def _to_8_bit(picture: Image.Image, path: Path) -> np.ndarray:
+def _to_8_bit(picture: Image.Image, name: str | Path) -> np.ndarray:
     """Pillow's own conversion of its 16-bit modes clips at 255. Mode I is what some formats hold 16 bits in."""
     values = np.asarray(picture).astype(np.int64)
     if picture.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise DaplError(
-            f"{path}: pixels of 32 bits (mode {picture.mode}) have no known range; save it with 8 or 16 bits a channel."
+            f"{name}: pixels of 32 bits (mode {picture.mode}) have no known range; save it with 8 or 16 bits a channel."
         )
     return ((values * 255 + 32767) // 65535).astype(np.uint8)
 
@@ -107,8 +110,7 @@ def _decode(path: Path, max_pixels: int) -> Image.Image:
                     f"{path}: {width}×{height} pixels are more than the limit of {max_pixels:,}; scale it down."
                 )
             file.load()
-            turn = _UPRIGHT.get(_orientation(file))
-            return file.transpose(turn) if turn is not None else file.copy()
+            return upright(file)
     except DaplError:
         raise
     except FileNotFoundError:
@@ -128,6 +130,12 @@ def _decode(path: Path, max_pixels: int) -> Image.Image:
         raise DaplError(
             f"{path}: the picture is corrupt or truncated ({error}); replace it or take it out of the data set."
         ) from error
+
+
+def upright(picture: Image.Image) -> Image.Image:
+    """A copy, turned as its EXIF block says."""
+    turn = _UPRIGHT.get(_orientation(picture))
+    return picture.copy() if turn is None else picture.transpose(turn)
 
 
 def _orientation(picture: Image.Image) -> int:

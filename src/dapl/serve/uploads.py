@@ -10,13 +10,12 @@ import asyncio
 import io
 
 import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
-import numpy as np
-import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from starlette.requests import ClientDisconnect, Request
 from torchvision import tv_tensors
 
-from dapl.data.images import MAX_PIXELS
+from dapl.data.images import MAX_PIXELS, rgb_of, upright
+from dapl.errors import DaplError
 from dapl.serve.refusal import Refusal
 
 MAX_BYTES = 10 * 2**20
@@ -72,9 +71,11 @@ def decode(content: bytes) -> tv_tensors.Image:
             if width * height > MAX_PIXELS:
                 raise _too_many_pixels()
             file.load()
-            return _rgb(_upright(file))
+            return rgb_of(upright(file), "The picture")
     except Refusal:
         raise
+    except DaplError as error:
+        raise Refusal(422, str(error)) from None
     except UnidentifiedImageError:
         raise Refusal(415, f"The file is not a picture that can be read; send {_NAMES}.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -87,30 +88,3 @@ def decode(content: bytes) -> tv_tensors.Image:
 
 def _too_many_pixels() -> Refusal:
     return Refusal(413, f"The picture has more than {MAX_PIXELS // 10**6} megapixels; scale it down.")
-
-
-def _upright(file: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(file)
-    except Exception:  # a broken EXIF block; the pixels are still good
-        return file.copy()
-
-
-def _rgb(picture: Image.Image) -> tv_tensors.Image:
-    """Grey of 16 bits is scaled, not clipped; transparency goes on white."""
-    if picture.mode.startswith("I"):
-        values = np.asarray(picture).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise _no_range()
-        grey = ((values * 255 + 32767) // 65535).astype(np.uint8)
-        return tv_tensors.Image(torch.from_numpy(grey).expand(3, -1, -1).contiguous())
-    if picture.mode == "F":
-        raise _no_range()
-    if picture.has_transparency_data:
-        layer = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return tv_tensors.Image(torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous())
-
-
-def _no_range() -> Refusal:
-    return Refusal(422, "Pixels of 32 bits have no known range; save the picture with 8 or 16 bits a channel.")
