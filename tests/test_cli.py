@@ -148,6 +148,19 @@ def test_the_exit_code_of_the_process(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
+    """``dapl train --help | head -1``: the pipe's other end is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "dapl", "train", "--help"], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 # --- configs and flags ----------------------------------------------------------------------------------------------
 
 

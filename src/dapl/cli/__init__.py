@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,16 +16,21 @@ COMMANDS = (train, evaluate, explain, report, serve, export, compare, sweep, pre
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of ``dapl``; returns the exit code: 0, or 2 where the user has something to put right."""
+    """Entry point of ``dapl``; returns its exit code: 0, 2 where the user has to put something right, 128 + a signal."""
     known, rest = _parser().parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
     try:
-        return known.call(known, overrides_of(rest, known))
+        code: int = known.call(known, overrides_of(rest, known))
+        sys.stdout.flush()
+        return code
     except DaplError as error:
         print(f"dapl: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"dapl: interrupted{known.when_interrupted}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `dapl … | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
+        return 141
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from dapl.evaluation.selection import METRICS
 
 __all__ = ["Evaluation", "Number", "table"]
 
-_LINES = {
+LINES = {
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "ece": "calibration error (ECE)",
@@ -83,7 +83,7 @@ def _plain(value: float) -> float | None:
 
 def table(result: Evaluation) -> str:
     """The numbers as aligned lines for a terminal, then the protocol, then what is missing."""
-    rows = [(_LINES[name], _shown(name, result.numbers[name])) for name in _LINES if name in result.numbers]
+    rows = [(LINES[name], _shown(name, result.numbers[name])) for name in LINES if name in result.numbers]
     rows += [(f"  {name}" if name != "prototypes" else name, text) for name, text in _prototype_lines(result)]
     width = max((len(name) for name, _ in rows), default=0)
     lines = [f"{name:<{width}}  {text}" for name, text in rows]

@@ -37,9 +37,9 @@ def jpeg_uri(image: Tensor, quality: int = 88) -> str:
 def overlay_uri(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> str:
     """A map h×w as a PNG that is transparent where the map is low; scaled to its own range."""
     step = -(-values.shape[-1] // _OVERLAY_SIDE)
-    levels = _levels(values[step // 2 :: step, step // 2 :: step])
+    levels = levels_of(values[step // 2 :: step, step // 2 :: step])
     picture = Image.fromarray(levels, mode="P")
-    colours = _palette(stops)
+    colours = palette(stops)
     picture.putpalette(colours[:, :3].tobytes())
     stream = io.BytesIO()
     picture.save(stream, "PNG", compress_level=1, transparency=colours[:, 3].tobytes())
@@ -53,8 +53,8 @@ def data_uri(content: bytes, kind: str) -> str:
 def blended(image: Tensor, values: Tensor, stops: tuple[Stop, ...] = HEAT) -> Image.Image:
     """The picture (uint8 3×S×S) under the overlay of a map of any size."""
     picture = picture_of(image)
-    colours = _palette(stops)
-    levels = Image.fromarray(_levels(values)).resize(picture.size, Image.Resampling.BICUBIC)
+    colours = palette(stops)
+    levels = Image.fromarray(levels_of(values)).resize(picture.size, Image.Resampling.BICUBIC)
     layer = Image.fromarray(colours[np.asarray(levels)])
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
 
@@ -64,14 +64,14 @@ def picture_of(image: Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
 
 
-def _levels(values: Tensor) -> np.ndarray:
+def levels_of(values: Tensor) -> np.ndarray:
     """uint8 h×w: 0 at the least value, 255 at the greatest; 0 everywhere where there is one value only."""
     low, high = float(values.min()), float(values.max())
     return ((values - low) * (255 / max(high - low, 1e-12))).round().byte().numpy()
 
 
 @cache
-def _palette(stops: Sequence[Stop]) -> np.ndarray:
+def palette(stops: Sequence[Stop]) -> np.ndarray:
     """uint8 256×4, RGBA."""
     places, *channels = np.array(stops).T
     scaled = [np.interp(np.linspace(0, 1, 256), places, channel) for channel in channels]

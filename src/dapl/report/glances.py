@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dapl.evaluation.protocol import Protocol
 from dapl.evaluation.scenes import Scene, SplitScenes
-from dapl.explain.draw import _levels
+from dapl.explain.draw import levels_of
 from dapl.explain.evidence import on_pixels
 from dapl.explain.parts import PictureFacts, foreground_shares, name_parts
 from dapl.models.contract import PrototypeModel
@@ -138,7 +138,7 @@ def _glances(
     boxes = (bounding_boxes(regions.view(torch.uint8)).double() / size).tolist()
     parts, shares = name_parts(regions, facts), foreground_shares(regions, facts)
     return {
-        j: Glance(float(scores[j]), torch.from_numpy(_levels(small[m])), tuple(boxes[m]), parts[m], shares[m])
+        j: Glance(float(scores[j]), torch.from_numpy(levels_of(small[m])), tuple(boxes[m]), parts[m], shares[m])
         for m, j in enumerate(named)
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from dapl.config import Config
-from dapl.evaluation.result import _LINES as LINES
+from dapl.evaluation.result import LINES
 from dapl.report.plain import rounded, without_paths
 from dapl.run import Run
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from dapl.explain.draw import HEAT, _palette
+from dapl.explain.draw import HEAT, palette
 
 _COLUMNS = 8
 _GUARD = 1
@@ -48,7 +48,7 @@ def heat_sheet(heats: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
         canvas[sheet.place(number)] = np.pad(heat.numpy(), _GUARD, mode="edge")
     shades = np.rint(np.linspace(0, 255, _LEVELS)).astype(int)
     picture = Image.fromarray(np.rint(canvas * ((_LEVELS - 1) / 255)).astype(np.uint8), mode="P")
-    colours = _palette(HEAT)[shades]
+    colours = palette(HEAT)[shades]
     picture.putpalette(colours[:, :3].tobytes())
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=True, transparency=colours[:, 3].tobytes())
