@@ -16,7 +16,7 @@ COMMANDS = (train, evaluate, explain, report, serve, export, compare, sweep, pre
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of ``dapl``; returns its exit code: 0, 2 where the user has to put something right, 128 + a signal."""
+    """Entry point of ``dapl``; returns the exit code: 0, 2 where the user has to put something right, 128 + signal."""
     known, rest = _parser().parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
     try:
         code: int = known.call(known, overrides_of(rest, known))
