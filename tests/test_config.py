@@ -177,7 +177,10 @@ def test_override_below_a_single_value(tmp_path: Path) -> None:
         ("runtime: {device: 2}", "unknown field 'runtime.device'; did you mean 'devices'?"),
         # the names of kinds are no fields either, and must not vanish from the message
         ("cub: 1", "unknown field 'cub'; known: seed, start, data, model, loss, schedule, cache, runtime."),
-        ("loss: {joint: 1}", "unknown field 'loss.joint'; known: cluster, separation, contrast, foreground, spatial."),
+        (
+            "loss: {joint: 1}",
+            "unknown field 'loss.joint'; known: cluster, cluster_of, separation, contrast, foreground, spatial.",
+        ),
         ("model: {dapl: 1}", "unknown field 'model.dapl'; "),
         ("data: {name: cub, cub: 1}", "unknown field 'data.cub'; "),
         ("schedule: [{stage: project, project: 1}]", "unknown field 'schedule.0.project'; "),

@@ -123,9 +123,29 @@ def test_pictures_without_a_prototype_do_not_count(distances: Tensor) -> None:
     assert gradient(loss, distances).isfinite().all()
 
 
+def test_cluster_of_all_prototypes_of_the_class(distances: Tensor) -> None:
+    total = 0.0
+    for picture, label in enumerate(LABELS.tolist()):
+        total += sum(distances[picture, j].item() for j in range(P) if j // N == label) / N
+    assert losses.cluster_all(distances, MEMBERSHIP, LABELS).item() == pytest.approx(total / B)
+
+    removed = distances.clone()
+    removed[:, 0] = torch.inf  # of class 0: the others of its class still count
+    left = [removed[x, j] for x, label in enumerate(LABELS.tolist()) for j in range(1, P) if j // N == label]
+    removed.requires_grad_()
+    loss = losses.cluster_all(removed, MEMBERSHIP, LABELS)
+    assert_close(loss, sum(left) / len(left))
+    flow = gradient(loss, removed)
+    assert flow.isfinite().all()
+    assert not flow[:, 0].any()
+    assert torch.equal(flow[:, 1:] != 0, MEMBERSHIP.T[LABELS][:, 1:])
+    nothing = torch.full_like(distances, torch.inf)
+    assert losses.cluster_all(nothing, MEMBERSHIP, LABELS) == 0
+
+
 def test_gradients_of_cluster_and_separation(distances: Tensor) -> None:
     distances.requires_grad_()
-    for term in (losses.cluster, losses.separation):
+    for term in (losses.cluster, losses.cluster_all, losses.separation):
         assert torch.autograd.gradcheck(lambda d, term=term: term(d, MEMBERSHIP, LABELS), distances)
     flow = gradient(losses.cluster(distances, MEMBERSHIP, LABELS), distances)
     assert (flow != 0).sum(1).tolist() == [1] * B  # through the nearest one only

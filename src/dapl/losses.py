@@ -26,6 +26,15 @@ def cluster(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
     return _finite_mean(distances.masked_fill(~own, torch.inf).amin(1))
 
 
+def cluster_all(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
+    """mean over x and all p of x's class of min_l ‖z_l − p‖²: each prototype of the class is near some patch.
+
+    Ours, not the paper's: where a head has one prototype a class, `cluster` leaves all heads but the nearest alone, and
+    their prototypes lie far from the patches that they are projected on. Shapes as `cluster`; infinite: removed.
+    """
+    return _mean(distances, membership.T[labels] & distances.isfinite())
+
+
 def separation(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
     """mean_x min_{p not of x's class} min_l ‖z_l − p‖²; *subtracted* from the total. Shapes as `cluster`."""
     own = membership.T[labels]

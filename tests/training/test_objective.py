@@ -104,6 +104,9 @@ def test_plain_terms(batch: Batch) -> None:
     assert_close(terms["cross_entropy"], losses.cross_entropy(output.logits, LABELS))
     assert_close(terms["cluster"], losses.cluster(output.distances, membership, LABELS))
     assert_close(terms["separation"], losses.separation(output.distances, membership, LABELS))
+    every = make_objective(contrast={"weight": 0}, cluster_of="all")(batch, None)
+    assert_close(every["cluster"], losses.cluster_all(output.distances, membership, LABELS))
+    assert every["cluster"] > terms["cluster"]
     right = sum(output.logits[x].argmax() == LABELS[x] for x in range(B))
     assert terms["accuracy"].item() == pytest.approx(right / B)
 

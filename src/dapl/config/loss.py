@@ -37,6 +37,11 @@ class SpatialConfig(Section):
 
 class LossConfig(Section):
     cluster: float = Field(0.8, ge=0, description="Weight of the cluster term.")
+    cluster_of: Literal["nearest", "all"] = Field(
+        "nearest",
+        description="The cluster term draws the nearest prototype of the picture's class to a patch (the paper's, "
+        "ProtoPNet's), or all of them (ours).",
+    )
     separation: float = Field(0.08, ge=0, description="Weight of the separation term, which is subtracted.")
     contrast: ContrastConfig = Field(default_factory=ContrastConfig)
     foreground: ForegroundConfig = Field(default_factory=ForegroundConfig)

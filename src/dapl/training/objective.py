@@ -44,7 +44,8 @@ class Objective(nn.Module):
     def _distances(self, batch: Batch, output: Output) -> Iterator[tuple[str, float, Tensor]]:
         prototypes = self.model.prototypes
         distances = output.distances.masked_fill(~prototypes.kept, torch.inf)
-        yield "cluster", self.weights.cluster, losses.cluster(distances, prototypes.membership, batch.labels)
+        cluster = losses.cluster_all if self.weights.cluster_of == "all" else losses.cluster
+        yield "cluster", self.weights.cluster, cluster(distances, prototypes.membership, batch.labels)
         yield "separation", -self.weights.separation, losses.separation(distances, prototypes.membership, batch.labels)
 
     def _optional(self, batch: Batch, output: Output, negatives: Tensor | None) -> Iterator[tuple[str, float, Tensor]]:
