@@ -44,6 +44,11 @@ def test_the_default_schedule_may_not_suit_a_system(tmp_path: Path) -> None:
     assert message_of("model: {system: blackbox}", tmp_path).startswith("schedule.2: a black box has no prototypes")
 
 
+def test_features_of_pixpnet_are_local(tmp_path: Path) -> None:
+    text = "model: {system: pixpnet, backbone: {stages: [-2, -1], balance: true}}\nschedule: [{stage: warm_up}]"
+    assert "balance makes every feature depend on the whole picture" in message_of(text, tmp_path)
+
+
 SUITABLE = {
     "dapl": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure"},
     "protopnet": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure", "merge"},

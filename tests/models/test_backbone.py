@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -80,6 +81,35 @@ def test_stages_are_fused_at_the_finest(name: str, images: Tensor) -> None:
     assert fused.reduction == 8
     assert fused.channels == len(expected[0])
     assert_close(fused(images), torch.stack(expected))
+
+
+@torch.no_grad()
+def test_balanced_stages_have_the_size_of_the_deepest(images: Tensor) -> None:
+    torch.manual_seed(0)
+    fused = create_backbone("tf_efficientnet_lite0", [-1, -2], weights="random", balance=True).eval().double()
+    images = images.double() * torch.tensor([1.0, 0.2]).view(2, 1, 1, 1)  # two pictures of their own size
+    early, deep = fused.network((images - fused.mean) / fused.std)
+    deep = F.interpolate(deep, size=early.shape[-2:], mode="bilinear")
+    found = fused(images)
+    for picture in range(2):
+        factor = (sum(v**2 for v in deep[picture].flatten().tolist()) / deep[picture].numel()) ** 0.5
+        factor /= (sum(v**2 for v in early[picture].flatten().tolist()) / early[picture].numel()) ** 0.5
+        assert_close(found[picture, : early.shape[1]], early[picture] * factor)
+    assert_close(found[:, early.shape[1] :], deep)
+    assert_close(fused(images[:1]), found[:1])  # a picture's features do not depend on its company
+
+
+@torch.no_grad()
+def test_balance_leaves_a_single_stage_alone_and_does_not_divide_by_zero(images: Tensor) -> None:
+    torch.manual_seed(0)
+    plain = create_backbone("resnet18", [-1], weights="random").eval()
+    balanced = create_backbone("resnet18", [-1], weights="random", balance=True).eval()
+    balanced.load_state_dict(plain.state_dict())
+    assert torch.equal(plain(images), balanced(images))
+    silent = create_backbone("resnet18", [-2, -1], weights="random", balance=True).eval()
+    for parameter in silent.parameters():
+        parameter.zero_()
+    assert silent(images).isfinite().all()
 
 
 @torch.no_grad()

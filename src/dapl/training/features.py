@@ -31,9 +31,11 @@ def digest(module: nn.Module) -> str:
     return hashed.hexdigest()
 
 
-def features_key(source_key: str, backbone: str, stages: Sequence[int], views: int, precision: str) -> str:
+def features_key(
+    source_key: str, backbone: str, stages: Sequence[int], views: int, precision: str, balance: bool = False
+) -> str:
     """``backbone`` is the `digest` of its weights."""
-    text = f"{_VERSION}/{source_key}/{backbone}/{sorted(stages)}/{views}/{precision}"
+    text = f"{_VERSION}/{source_key}/{backbone}/{sorted(stages)}/{views}/{precision}{'/balanced' * balance}"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 

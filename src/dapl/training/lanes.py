@@ -84,8 +84,8 @@ class Lanes:
         base, _ = base_rows(self.dataset(split))
         weights = digest(model.backbone)
         pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
-        stages, precision = self.config.model.backbone.stages, self.config.runtime.precision
-        key = features_key(pixels, weights, stages, views, precision)
+        backbone, precision = self.config.model.backbone, self.config.runtime.precision
+        key = features_key(pixels, weights, backbone.stages, views, precision, backbone.balance)
         if self._in_memory is not None and self._in_memory[0] == (key, views):
             return self._in_memory[1]
         on_disk = weights == self.shared_backbone
