@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from dapl.compare.frontier import leading
+from dapl.compare.frontier import leading, set_apart
 from dapl.compare.picture import BACKGROUND, NO_PART, look
 from dapl.compare.plan import plan
 from dapl.data.build import build_splits
@@ -63,6 +66,19 @@ def test_only_prototypes_that_are_left_are_shown(compared: tuple[list[Path], Pat
         sample = fit(test[index], 64, "stretch")
         panel = look(entry, sample.image.as_subclass(Tensor), label, facts_of(sample, test.parts))
         assert len(panel.labels) == int((model.prototypes.membership[:, label] & model.prototypes.kept).sum())
+
+
+def test_names_of_near_points_do_not_cover_each_other() -> None:
+    figure = Figure(layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    for number in range(4):
+        axes.annotate(f"a rather long name {number}", (0.4, 0.5 + 0.01 * number), textcoords="offset points")
+    set_apart(figure)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    for first, second in combinations(boxes, 2):
+        assert not first.overlaps(second)
 
 
 def test_leading_rows_against_loops() -> None:
