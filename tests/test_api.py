@@ -132,7 +132,7 @@ def test_classes_by_name_and_by_index(model: Classifier) -> None:
     assert cub.class_index("auklet") == 1
     assert cub.class_index("7") == 2  # a name before a number
     with pytest.raises(DaplError, match="did you mean"):
-        cub.class_index("Albatros")
+        cub.class_index("Albatrus")
     for wrong in (3, -1, "-1"):
         with pytest.raises(DaplError, match="counted from 0"):
             cub.class_index(wrong)

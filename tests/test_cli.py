@@ -161,6 +161,17 @@ def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_another_pipe_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+    """As when a process that loads pictures dies: not to be taken for a reader that has seen enough."""
+
+    def broken(*_: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("dapl.cli.train._train", broken)
+    with capfd.disabled(), pytest.raises(BrokenPipeError):
+        main(["train", "config.yaml"])
+
+
 # --- configs and flags ----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -28,9 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"dapl: interrupted{known.when_interrupted}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `dapl … | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
+    except BrokenPipeError:
+        if not _reader_left():  # some other pipe broke, which is an error
+            raise
         return 141
+
+
+def _reader_left() -> bool:
+    """Whether standard output is what broke: `dapl … | head`, the reader has seen enough."""
+    output, poll = sys.stdout.fileno(), select.poll()
+    poll.register(output, 0)
+    left = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    if left:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # or the flush at exit fails once more
+    return left
 
 
 def _parser() -> argparse.ArgumentParser:
