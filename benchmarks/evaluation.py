@@ -1,8 +1,8 @@
-"""What Coverage, Diversity and background bias cost beside the bare model pass over the same pictures.
+"""What Coverage, Diversity and background bias cost beside the bare model pass over the same images.
 
-    DAPL_CUB=…/CUB_200_2011 python -m benchmarks.evaluation       # CUB-20 test pictures; toy birds without DAPL_CUB
+    DAPL_CUB=…/CUB_200_2011 python -m benchmarks.evaluation       # CUB-20 test images; toy birds without DAPL_CUB
 
-Both passes start from decoded pixels, backbone included, and take turns on the same 64 pictures, so that a machine that
+Both passes start from decoded pixels, backbone included, and take turns on the same 64 images, so that a machine that
 others use slows both.
 """
 
@@ -19,83 +19,83 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.timing import HEADER, Ratio, seconds
+from dapl.batches.run_data import RunData
+from dapl.batches.sources import in_order, run_model
+from dapl.common.progress import Reporter
 from dapl.config import CacheConfig, Config, CubData, ToyBirdsData
 from dapl.data.sample import Subset
-from dapl.evaluation import Protocol
+from dapl.evaluation import EvaluationProtocol
+from dapl.evaluation.evaluator import summarise
 from dapl.evaluation.files import write_files
-from dapl.evaluation.one_pass import Wanted, measure_split
+from dapl.evaluation.passes import Wanted, measure_split
 from dapl.evaluation.scenes import SplitScenes
-from dapl.evaluation.selection import chosen
 from dapl.evaluation.summary import Measured
-from dapl.evaluation.whole_run import summarise
+from dapl.metrics.registry import chosen
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
-from dapl.progress import Reporter
-from dapl.training.lanes import Lanes
-from dapl.training.launch import make_fabric
-from dapl.training.sources import in_order, run_model
+from dapl.processes.launch import make_fabric
 
 LIMIT, BATCH = 1.5, 64
 
 
-def ratios(pictures: int | None = None) -> Iterator[Ratio]:
-    """``pictures``: only the first so many."""
+def ratios(images: int | None = None) -> Iterator[Ratio]:
+    """``images``: only the first so many."""
     data = CubData(classes=10) if os.environ.get("DAPL_CUB") else ToyBirdsData()
     # Without cached features the backbone runs in both passes.
     config = Config(data=data, cache=CacheConfig(features=False))
-    lanes = Lanes(config, make_fabric(config), Reporter(quiet=True))
-    model = build_model(config.model, len(lanes.dataset("test").classes)).eval().requires_grad_(False)
-    yield _passes(model, lanes, pictures)
-    yield _summary(model, lanes)
+    run_data = RunData(config, make_fabric(config), Reporter(quiet=True))
+    model = build_model(config.model, len(run_data.dataset("test").classes)).eval().requires_grad_(False)
+    yield _passes(model, run_data, images)
+    yield _summary(model, run_data)
 
 
-def _passes(model: PrototypeModel, lanes: Lanes, pictures: int | None) -> Ratio:
-    splits, test = lanes.splits, lanes.splits.test
-    count = min(pictures or len(test), len(test))
-    SplitScenes(lanes, "test", Protocol(), with_parts=True)  # decodes what is not decoded yet
+def _passes(model: PrototypeModel, run_data: RunData, images: int | None) -> Ratio:
+    splits, test = run_data.splits, run_data.splits.test
+    count = min(images or len(test), len(test))
+    SplitScenes(run_data, "test", EvaluationProtocol(), with_parts=True)  # decodes what is not decoded yet
     bare, measuring = [], []
     for number, indices in enumerate([torch.arange(min(BATCH, count)), *in_order(count, BATCH)]):
-        lanes.splits = replace(splits, test=Subset(test, indices.tolist()))
-        pair = seconds(lambda: _bare(model, lanes)), seconds(lambda: _measure(model, lanes))
+        run_data.splits = replace(splits, test=Subset(test, indices.tolist()))
+        pair = seconds(lambda: _bare(model, run_data)), seconds(lambda: _measure(model, run_data))
         if number:  # the first is for warming up
             bare.append(pair[0])
             measuring.append(pair[1])
-    lanes.splits = splits
+    run_data.splits = splits
     values = [with_metrics / without for with_metrics, without in zip(measuring, bare, strict=True)]
-    what = f"Coverage, Diversity and background of {count} {lanes.config.data.name} test pictures"
+    what = f"Coverage, Diversity and background of {count} {run_data.config.data.name} test images"
     spread = (min(values), max(values))
     return Ratio(what, "bare model pass", statistics.median(values), spread, "≤ 1.25, limit 1.5")
 
 
 @torch.no_grad()
-def _bare(model: PrototypeModel, lanes: Lanes) -> None:
-    source = lanes.source("test", model)
+def _bare(model: PrototypeModel, run_data: RunData) -> None:
+    source = run_data.source("test", model)
     for batch in source.batches(in_order(len(source), BATCH)):
         run_model(model, batch)
 
 
-def _measure(model: PrototypeModel, lanes: Lanes) -> Measured:
-    test, protocol = lanes.splits.test, Protocol()
-    scenes = SplitScenes(lanes, "test", protocol, with_parts=True)
-    rows = measure_split(model, lanes, "test", scenes, Wanted(), Reporter(quiet=True))
+def _measure(model: PrototypeModel, run_data: RunData) -> Measured:
+    test, protocol = run_data.splits.test, EvaluationProtocol()
+    scenes = SplitScenes(run_data, "test", protocol, with_parts=True)
+    rows = measure_split(model, run_data, "test", scenes, Wanted(), Reporter(quiet=True))
     labels = torch.tensor(list(test.labels))
     return Measured(rows.answers, rows.looks, labels, test.classes, test.parts, protocol, chosen(None))
 
 
-def _summary(model: PrototypeModel, lanes: Lanes) -> Ratio:
+def _summary(model: PrototypeModel, run_data: RunData) -> Ratio:
     """From rows to files: 1,000 resamples, tables and plots."""
-    lanes.splits = replace(lanes.splits, test=Subset(lanes.splits.test, list(range(BATCH))))
-    measured = _measure(model, lanes)
-    facts = {"data": lanes.config.data.name, "split": "test", "pictures": BATCH, "part_mode": "disc", "radius": None}
+    run_data.splits = replace(run_data.splits, test=Subset(run_data.splits.test, list(range(BATCH))))
+    measured = _measure(model, run_data)
+    facts = {"data": run_data.config.data.name, "split": "test", "images": BATCH, "part_mode": "disc", "radius": None}
 
     def write() -> None:
         with TemporaryDirectory() as folder:
             write_files(Path(folder) / "metrics.json", Path(folder), summarise(measured, facts, {}, {}), measured)
 
     write()
-    value = seconds(write) / seconds(lambda: _bare(model, lanes))
-    what = "intervals, tables and plots, however many pictures"
-    return Ratio(what, f"bare model pass over {BATCH} pictures", value, (value, value), "")
+    value = seconds(write) / seconds(lambda: _bare(model, run_data))
+    what = "intervals, tables and plots, however many images"
+    return Ratio(what, f"bare model pass over {BATCH} images", value, (value, value), "")
 
 
 if __name__ == "__main__":

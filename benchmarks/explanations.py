@@ -1,9 +1,9 @@
-"""What an explanation costs beside the bare model pass over the same picture.
+"""What an explanation costs beside the bare model pass over the same image.
 
     DAPL_CUB=…/CUB_200_2011 python -m benchmarks.explanations       # CUB-20; toy birds without DAPL_CUB
 
-Both start from the pixels of one picture. The model has fresh heads, and its prototypes come from the first training
-pictures: what an explanation costs does not depend on what was learned.
+Both start from the pixels of one image. The model has fresh heads, and its prototypes come from the first training
+images: what an explanation costs does not depend on what was learned.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import HEADER, Ratio, ratio
-from dapl.api import Classifier
 from dapl.config import Config, CubData, ToyBirdsData
 from dapl.data.build import build_splits
 from dapl.data.sample import Splits
 from dapl.data.transforms import fit
+from dapl.explain.classifier import Classifier
 from dapl.explain.evidence import Known, explain
 from dapl.explain.patches import RunPatches
 from dapl.models.build import build_model
-from dapl.training.records import fresh_records
+from dapl.runs.records import fresh_records
 
 LIMIT, TURNS = 1.5, 15
 
@@ -58,7 +58,7 @@ def _ratios(config: Config, splits: Splits, classes: list[str], which: str) -> I
         model(image.unsqueeze(0))
 
     beside = f"bare model pass{which}"
-    what = f"contributions, maps, regions and attention of 2 × 10 prototypes on one {config.data.name} picture"
+    what = f"contributions, maps, regions and attention of 2 × 10 prototypes on one {config.data.name} image"
     yield ratio(what, beside, f"limit {LIMIT:g}", lambda: explain(model, image, known), bare, TURNS)
     with TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"

@@ -1,6 +1,6 @@
 """A training step, projection, evaluation and the last layer, each beside the backbone pass that nobody can avoid.
 
-The paper's head (200 classes × 10 heads, D1 = 16) on an EfficientNet-Lite0 at 224 px; random pictures and weights,
+The paper's head (200 classes × 10 heads, D1 = 16) on an EfficientNet-Lite0 at 224 px; random images and weights,
 which cost what real ones cost.
 """
 
@@ -12,25 +12,24 @@ import torch
 from lightning_fabric import Fabric
 
 from benchmarks.timing import Ratio, ratio
+from dapl.batches.sources import Batch
+from dapl.common.seeds import generator
 from dapl.config import BackboneConfig, DaplModel, ForegroundConfig, LastLayerStage, LossConfig
 from dapl.models.build import build_model
-from dapl.seeds import generator
 from dapl.training.objective import Objective
 from dapl.training.projection import project
-from dapl.training.sources import Batch
 from dapl.training.stages import last_layer
 
-CLASSES, BATCH, PICTURES, SIDE = 200, 32, 64, 224
+CLASSES, BATCH, IMAGES, SIDE = 200, 32, 64, 224
 
 
 def ratios(turns: int = 5) -> Iterator[Ratio]:
     model = build_model(DaplModel(backbone=BackboneConfig(weights="random")), CLASSES)
-    pictures = torch.randint(0, 256, (PICTURES, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator("pictures"))
-    labels = torch.randint(CLASSES, (PICTURES,), generator=generator("labels"))
-    masks = (torch.rand(PICTURES, SIDE, SIDE, generator=generator("masks")) > 0.5).to(torch.uint8)
+    images = torch.randint(0, 256, (IMAGES, 3, SIDE, SIDE), dtype=torch.uint8, generator=generator("images"))
+    labels = torch.randint(CLASSES, (IMAGES,), generator=generator("labels"))
+    masks = (torch.rand(IMAGES, SIDE, SIDE, generator=generator("masks")) > 0.5).to(torch.uint8)
     batches = [
-        Batch(rows, labels[rows], images=pictures[rows], masks=masks[rows])
-        for rows in torch.arange(PICTURES).split(BATCH)
+        Batch(rows, labels[rows], images=images[rows], masks=masks[rows]) for rows in torch.arange(IMAGES).split(BATCH)
     ]
     yield from _steps(model, batches[0], turns)
     yield from _passes(model, batches, turns)
@@ -58,7 +57,7 @@ def _steps(model, batch: Batch, turns: int) -> Iterator[Ratio]:
             objective(batch, objective.draw_negatives(generator("negatives")))["total"].backward()
             optimizer.step()
 
-        yield ratio(name, "backbone step, same pictures", "≤ 1.10", step, backbone_step, turns)
+        yield ratio(name, "backbone step, same images", "≤ 1.10", step, backbone_step, turns)
 
 
 def _passes(model, batches: list[Batch], turns: int) -> Iterator[Ratio]:
@@ -82,14 +81,14 @@ def _passes(model, batches: list[Batch], turns: int) -> Iterator[Ratio]:
 
 
 def _last_layer(model, batches: list[Batch], turns: int) -> Ratio:
-    """An epoch of the last layer on cached scores, as it is done, and over pictures, as it would be otherwise."""
+    """An epoch of the last layer on cached scores, as it is done, and over images, as it would be otherwise."""
     stage = LastLayerStage(epochs=1, batch_size=BATCH)
     labels = torch.cat([batch.labels for batch in batches])
     with torch.no_grad():
         scores = torch.cat([model(batch.images).scores for batch in batches])
     optimizer = torch.optim.Adam(model.classifier.parameters(), lr=stage.learning_rate)
 
-    def over_pictures() -> None:
+    def over_images() -> None:
         model.requires_grad_(False)
         model.classifier.requires_grad_(True)
         for batch in batches:
@@ -101,4 +100,4 @@ def _last_layer(model, batches: list[Batch], turns: int) -> Ratio:
     def over_scores() -> None:
         last_layer(model, scores, labels, stage, ("benchmark",), lambda epoch, means: None)
 
-    return ratio("last layer over pictures", "last layer on cached scores", "≥ 50", over_pictures, over_scores, turns)
+    return ratio("last layer over images", "last layer on cached scores", "≥ 50", over_images, over_scores, turns)

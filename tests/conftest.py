@@ -114,23 +114,33 @@ def face_videos(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[
 @pytest.fixture(scope="session")
 def tiny_sam(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SamModel with random weights and its processor, saved as the hub lays them out."""
-    import dapl._torchvision  # noqa: F401  (before transformers)
+    import dapl.common.operators  # noqa: F401  (before transformers)
 
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.SamConfig(
         vision_config={
-            "hidden_size": 16, "output_channels": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-            "image_size": 64, "patch_size": 8, "num_pos_feats": 8, "global_attn_indexes": [0], "window_size": 4,
+            "hidden_size": 16,
+            "output_channels": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 64,
+            "patch_size": 8,
+            "num_pos_feats": 8,
+            "global_attn_indexes": [0],
+            "window_size": 4,
             "mlp_dim": 16,
         },
         prompt_encoder_config={"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 16},
         mask_decoder_config={
-            "hidden_size": 16, "mlp_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "hidden_size": 16,
+            "mlp_dim": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
             "iou_head_hidden_dim": 16,
         },
-    )  # fmt: skip
+    )
     folder = tmp_path_factory.mktemp("sam")
     model = transformers.SamModel(config)
     with torch.no_grad():
@@ -184,7 +194,7 @@ def _draw_bird(
     """A body, a head and a beak on noise; returns the box (XYXY) and a point for each of TINY_PARTS."""
     width, height = (int(side) for side in generator.integers(60, 100, size=2))
     noise = generator.integers(150, 255, size=(height, width, 3), dtype=np.uint8)
-    picture, mask = Image.fromarray(noise), Image.new("L", (width, height), 0)
+    image, mask = Image.fromarray(noise), Image.new("L", (width, height), 0)
     x, y, r = width * 0.5, height * 0.55, min(width, height) * 0.2
     shapes = (
         ("ellipse", (x - 1.5 * r, y - r, x + r, y + r), colour, 255),
@@ -192,9 +202,9 @@ def _draw_bird(
         ("rectangle", (x + 1.5 * r, y - 1.1 * r, x + 2.1 * r, y - 0.9 * r), (240, 180, 0), 153),
     )
     for shape, corners, ink, graded in shapes:
-        getattr(ImageDraw.Draw(picture), shape)(corners, fill=ink)
+        getattr(ImageDraw.Draw(image), shape)(corners, fill=ink)
         getattr(ImageDraw.Draw(mask), shape)(corners, fill=graded)
-    picture.save(root / "images" / path, quality=95)
+    image.save(root / "images" / path, quality=95)
     mask.save(root / "segmentations" / Path(path).with_suffix(".png"))
     points = [(x + 1.8 * r, y - r), (x + 1.1 * r, y - 1.1 * r), (x - 0.2 * r, y), (x - 1.3 * r, y)]
     return (x - 1.5 * r, y - 1.6 * r, x + 2.1 * r, y + r), [(round(a, 1), round(b, 1)) for a, b in points]

@@ -1,4 +1,4 @@
-"""`dapl.load`: a model in three lines, from a run or an export, for pictures of any kind."""
+"""`dapl.load`: a model in three lines, from a run or an export, for images of any kind."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 import dapl
-from dapl.api import Classifier, is_export
+from dapl.common.errors import DaplError
 from dapl.config import ModelConfig, parse_config
-from dapl.errors import DaplError
+from dapl.explain.classifier import Classifier
 from dapl.explain.evidence import Known
-from dapl.loading import load_run
+from dapl.export.hub import is_exported
 from dapl.models.build import build_model
+from dapl.runs.loading import load_run
 from dapl.training.trainer import train
 
 
@@ -28,14 +29,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("api")
     config = parse_config(
         {
-            "data": {"name": "toybirds", "classes": 3, "images_per_class": 5, "test_images_per_class": 1,
-                     "image_size": 64},
+            "data": {
+                "name": "toybirds",
+                "classes": 3,
+                "images_per_class": 5,
+                "test_images_per_class": 1,
+                "image_size": 64,
+            },
             "model": {"backbone": {"name": "test_efficientnet", "weights": "random"}, "heads": 2, "head_dim": 4},
             "schedule": [{"stage": "warm_up", "epochs": 1, "batch_size": 16}, {"stage": "project"}],
             "cache": {"folder": str(folder / "cache")},
             "runtime": {"accelerator": "cpu", "workers": 0},
         }
-    )  # fmt: skip
+    )
     return train(config, folder / "run", quiet=True).folder
 
 
@@ -71,17 +77,17 @@ def test_probabilities(model: Classifier, array: np.ndarray) -> None:
         assert prediction.probabilities[name] == pytest.approx(float(explained[label]), abs=1e-5)
 
 
-def test_all_kinds_of_pictures_are_the_same_picture(model: Classifier, array: np.ndarray, tmp_path: Path) -> None:
+def test_all_kinds_of_images_are_the_same_image(model: Classifier, array: np.ndarray, tmp_path: Path) -> None:
     Image.fromarray(array).save(tmp_path / "bird.png")
     expected = model.pixels(tmp_path / "bird.png")
     assert expected.shape == (3, 64, 64)
     assert expected.dtype == torch.uint8
     tensor = torch.from_numpy(array).permute(2, 0, 1)
-    for picture in (str(tmp_path / "bird.png"), Image.fromarray(array), array, tensor, tensor / 255, array / 255.0):
-        assert torch.equal(model.pixels(picture), expected)
+    for image in (str(tmp_path / "bird.png"), Image.fromarray(array), array, tensor, tensor / 255, array / 255.0):
+        assert torch.equal(model.pixels(image), expected)
 
 
-def test_odd_pictures(model: Classifier, array: np.ndarray) -> None:
+def test_odd_images(model: Classifier, array: np.ndarray) -> None:
     grey = array[:, :, 0]
     assert torch.equal(model.pixels(grey), model.pixels(np.stack([grey] * 3, axis=2)))
     assert torch.equal(model.pixels(Image.fromarray(grey)), model.pixels(grey))
@@ -93,7 +99,7 @@ def test_odd_pictures(model: Classifier, array: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("picture", "message"),
+    ("image", "message"),
     [
         (np.zeros((4, 4, 2), np.uint8), r"shape \(2, 4, 4\); an array is H×W×3 or H×W"),
         (torch.zeros(4, 4, 3, dtype=torch.uint8), r"shape \(4, 4, 3\); a tensor is 3×H×W"),
@@ -106,17 +112,17 @@ def test_odd_pictures(model: Classifier, array: np.ndarray) -> None:
         ("no/such/file.jpg", "no such file"),
     ],
 )
-def test_what_is_no_picture_is_refused(model: Classifier, picture: object, message: str) -> None:
+def test_what_is_no_image_is_refused(model: Classifier, image: object, message: str) -> None:
     with pytest.raises(DaplError, match=message):
-        model.predict(picture)  # type: ignore[arg-type]
+        model.predict(image)  # type: ignore[arg-type]
 
 
-def test_a_picture_of_16_bits_is_read_as_its_file_is(model: Classifier, tmp_path: Path) -> None:
+def test_a_image_of_16_bits_is_read_as_its_file_is(model: Classifier, tmp_path: Path) -> None:
     levels = (np.arange(64 * 64, dtype=np.uint16) * 16).reshape(64, 64)
     Image.fromarray(levels).save(tmp_path / "deep.png")
-    with Image.open(tmp_path / "deep.png") as picture:
-        assert picture.mode.startswith("I")
-        assert model.predict(picture) == model.predict(tmp_path / "deep.png")
+    with Image.open(tmp_path / "deep.png") as image:
+        assert image.mode.startswith("I")
+        assert model.predict(image) == model.predict(tmp_path / "deep.png")
 
 
 def test_classes_by_name_and_by_index(model: Classifier) -> None:
@@ -139,7 +145,7 @@ def test_classes_by_name_and_by_index(model: Classifier) -> None:
 
 
 def test_an_export_is_the_same_model(trained: Path, model: Classifier, tmp_path: Path, array: np.ndarray) -> None:
-    from dapl.export.whole_run import export_run
+    from dapl.export.export import export_run
 
     folder = export_run(trained, tmp_path / "export", formats=("hub",), quiet=True).folder
     exported = dapl.load(folder)
@@ -164,7 +170,7 @@ def test_a_model_without_prototypes_predicts_and_is_not_explained(array: np.ndar
 
 
 def test_a_run_is_not_taken_for_an_export(trained: Path, tmp_path: Path) -> None:
-    assert not is_export(trained)
+    assert not is_exported(trained)
     with pytest.raises(DaplError, match="not a run directory"):
         dapl.load(tmp_path)
 

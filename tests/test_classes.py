@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dapl.classes import class_index
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
+from dapl.data.classes import class_index
 
 BIRDS = ["001.Black_footed_Albatross", "002.Finch", "003.Red_Finch", "10"]
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from dapl.cli import main
 from dapl.config import Config, Section, describe_fields
-from dapl.run import Run
+from dapl.runs.run import Run
 
 TINY: dict[str, Any] = {
     "data": {"name": "toybirds", "classes": 2, "images_per_class": 4, "test_images_per_class": 1, "image_size": 64},
@@ -162,7 +162,7 @@ def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
 
 
 def test_another_pipe_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
-    """As when a process that loads pictures dies: not to be taken for a reader that has seen enough."""
+    """As when a process that loads images dies: not to be taken for a reader that has seen enough."""
 
     def broken(*_: object) -> int:
         raise BrokenPipeError
@@ -274,12 +274,12 @@ def cub(tiny_cub: Path, write: Callable) -> Callable[..., str]:
     return written
 
 
-def pictures(root: Path, folder: str = "images") -> list[Path]:
+def images(root: Path, folder: str = "images") -> list[Path]:
     return sorted(path for path in (root / folder).rglob("*") if path.is_file())
 
 
-def refused_for(picture: Path, message: str, cache: Path) -> None:
-    assert message.startswith(f"dapl: {picture}: ")
+def refused_for(image: Path, message: str, cache: Path) -> None:
+    assert message.startswith(f"dapl: {image}: ")
     assert "take it out of the data set" in message
     assert len(message.splitlines()) == 1
     assert not cache.exists() or list(cache.iterdir()) == []
@@ -287,36 +287,36 @@ def refused_for(picture: Path, message: str, cache: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
-def test_a_truncated_picture(
+def test_a_truncated_image(
     cub: Callable, refused: Callable, tiny_cub: Path, tmp_path: Path, workers: int, cached: bool
 ) -> None:
     """Met while decoding: in this process or in a loading one, for the cache or for a batch."""
-    picture = pictures(tiny_cub)[2]
-    picture.write_bytes(picture.read_bytes()[: picture.stat().st_size // 2])
+    image = images(tiny_cub)[2]
+    image.write_bytes(image.read_bytes()[: image.stat().st_size // 2])
     cache = {"folder": str(tmp_path / "cache"), "pixels": cached, "features": cached}
     runtime = {"accelerator": "cpu", "workers": workers}
-    refused_for(picture, refused("train", cub(runtime=runtime, cache=cache)), tmp_path / "cache")
+    refused_for(image, refused("train", cub(runtime=runtime, cache=cache)), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a and no more", b"<html>404</html>"])
-def test_a_corrupt_picture(cub: Callable, refused: Callable, tiny_cub: Path, tmp_path: Path, content: bytes) -> None:
-    picture = pictures(tiny_cub)[2]
-    picture.write_bytes(content)
-    refused_for(picture, refused("train", cub()), tmp_path / "cache")
+def test_a_corrupt_image(cub: Callable, refused: Callable, tiny_cub: Path, tmp_path: Path, content: bytes) -> None:
+    image = images(tiny_cub)[2]
+    image.write_bytes(content)
+    refused_for(image, refused("train", cub()), tmp_path / "cache")
 
 
-def test_the_same_folder_serves_once_the_picture_is_mended(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
-    picture = pictures(tiny_cub)[0]
-    whole = picture.read_bytes()
-    picture.write_bytes(whole[:300])
+def test_the_same_folder_serves_once_the_image_is_mended(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
+    image = images(tiny_cub)[0]
+    whole = image.read_bytes()
+    image.write_bytes(whole[:300])
     path = cub()
     refused("train", path)
-    picture.write_bytes(whole)
+    image.write_bytes(whole)
     assert main(["train", path, "--out", str(tiny_cub / "run")]) == 0
     assert Run(tiny_cub / "run").last.exists()
 
 
-def test_a_class_without_pictures(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
+def test_a_class_without_images(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
     table = tiny_cub / "train_test_split.txt"
     lines = table.read_text().splitlines()
     table.write_text("\n".join(f"{line.split()[0]} 0" if int(line.split()[0]) > 18 else line for line in lines) + "\n")
@@ -325,13 +325,13 @@ def test_a_class_without_pictures(cub: Callable, refused: Callable, tiny_cub: Pa
 
 
 def test_a_mask_of_another_size(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
-    mask = pictures(tiny_cub, "segmentations")[1]
+    mask = images(tiny_cub, "segmentations")[1]
     Image.new("L", (17, 13)).save(mask)
     message = refused("train", cub())
-    assert message.startswith(f"dapl: {mask}: the mask is 17×13 pixels, but its picture {pictures(tiny_cub)[1]} is ")
+    assert message.startswith(f"dapl: {mask}: the mask is 17×13 pixels, but its image {images(tiny_cub)[1]} is ")
 
 
-def test_a_keypoint_outside_the_picture(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
+def test_a_keypoint_outside_the_image(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
     table = tiny_cub / "parts" / "part_locs.txt"
     lines = table.read_text().splitlines()
     lines[1] = "1 2 900.0 20.0 1"
@@ -347,11 +347,11 @@ def test_data_that_is_not_there(write: Callable, refused: Callable, tmp_path: Pa
     assert str(tmp_path / "nothing") in refused("train", write(data={"name": "cub", "root": str(tmp_path / "nothing")}))
 
 
-def test_one_picture_a_class_cannot_be_held_out(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
+def test_one_image_a_class_cannot_be_held_out(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
     table = tiny_cub / "train_test_split.txt"
     rows = [line.split()[0] for line in table.read_text().splitlines()]
     table.write_text("".join(f"{row} {int(int(row) % 6 == 1)}\n" for row in rows))
-    assert "no class has the two training pictures" in refused("train", cub())
+    assert "no class has the two training images" in refused("train", cub())
 
 
 def test_a_foreground_loss_without_masks(cub: Callable, refused: Callable, tiny_cub: Path) -> None:

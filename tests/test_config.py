@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import dapl
+from dapl.common.errors import DaplError, nearest
+from dapl.common.files import expand_path
 from dapl.config import (
     CubData,
     DaplModel,
@@ -24,8 +26,6 @@ from dapl.config import (
     parse_config,
     read_yaml,
 )
-from dapl.errors import DaplError, nearest
-from dapl.files import expand_path
 
 
 def message_of(text: str, tmp_path: Path, overrides: dict[str, Any] | None = None) -> str:
@@ -313,10 +313,23 @@ def test_every_field_is_described() -> None:
     described = list(describe_fields())
     names = [name for name, _, _ in described]
     for name in (
-        "seed", "data (toybirds)", "data (cub)", "data.root", "data.background_cue", "model.backbone.stages",
-        "model.head_dim", "loss.contrast.margin", "loss.spatial.weight", "schedule (warm_up)", "schedule.<n>.epochs",
-        "schedule.<n>.foreground_share", "schedule.<n>.l1", "schedule.<n>.bias_of", "cache.folder", "runtime.devices",
-    ):  # fmt: skip
+        "seed",
+        "data (toybirds)",
+        "data (cub)",
+        "data.root",
+        "data.background_cue",
+        "model.backbone.stages",
+        "model.head_dim",
+        "loss.contrast.margin",
+        "loss.spatial.weight",
+        "schedule (warm_up)",
+        "schedule.<n>.epochs",
+        "schedule.<n>.foreground_share",
+        "schedule.<n>.l1",
+        "schedule.<n>.bias_of",
+        "cache.folder",
+        "runtime.devices",
+    ):
         assert name in names
     for name, _, text in described:
         assert text.strip(), name

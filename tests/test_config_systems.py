@@ -46,7 +46,7 @@ def test_the_default_schedule_may_not_suit_a_system(tmp_path: Path) -> None:
 
 def test_features_of_pixpnet_are_local(tmp_path: Path) -> None:
     text = "model: {system: pixpnet, backbone: {stages: [-2, -1], balance: true}}\nschedule: [{stage: warm_up}]"
-    assert "balance makes every feature depend on the whole picture" in message_of(text, tmp_path)
+    assert "balance makes every feature depend on the whole image" in message_of(text, tmp_path)
 
 
 SUITABLE = {

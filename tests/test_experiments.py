@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from dapl.common.errors import DaplError
 from dapl.config import Config, parse_config
-from dapl.errors import DaplError
-from dapl.evaluation import Protocol, evaluate
+from dapl.evaluation import EvaluationProtocol, evaluate
 from dapl.evaluation.result import Evaluation, Number
-from dapl.experiments import (
+from dapl.experiments.many_runs import (
     differences,
     is_finished,
     mean_and_deviation,
@@ -25,7 +25,7 @@ from dapl.experiments import (
     over_seeds,
     run_or_resume,
 )
-from dapl.run import Run
+from dapl.runs.run import Run
 from dapl.training.trainer import Trainer
 
 FIT = {"stage": "warm_up", "epochs": 2, "batch_size": 16}
@@ -180,7 +180,7 @@ def test_what_would_be_other_numbers_is_measured_again(run: Run, monkeypatch: py
         return answer
 
     monkeypatch.setattr("dapl.evaluation.evaluate", counted)
-    protocol = Protocol(tau=0.3) if change == "protocol" else None
+    protocol = EvaluationProtocol(tau=0.3) if change == "protocol" else None
     if change == "model":
         run.best.write_bytes(run.best.read_bytes() + b"\0")
     if change == "file":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dapl.files import replacing, write_json, write_text
+from dapl.common.files import replacing, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:

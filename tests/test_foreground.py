@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from dapl.batches.run_data import RunData
+from dapl.batches.sources import grid_masks, in_order
+from dapl.common.progress import Reporter
 from dapl.config import Config, load_config
-from dapl.loading import load_run
 from dapl.metrics.functional import background_bias
-from dapl.progress import Reporter
-from dapl.training.lanes import Lanes
-from dapl.training.launch import make_fabric
-from dapl.training.sources import grid_masks, in_order
+from dapl.processes.launch import make_fabric
+from dapl.runs.loading import load_run
 from dapl.training.trainer import train
 
 
@@ -51,10 +51,10 @@ def config_of(weight: float, cache: Path) -> Config:
 
 @torch.no_grad()
 def measured(folder: Path) -> tuple[float, float]:
-    """Mean raw-map B over the test pictures and the kept prototypes of their class, and accuracy."""
+    """Mean raw-map B over the test images and the kept prototypes of their class, and accuracy."""
     loaded = load_run(folder)
-    lanes = Lanes(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
-    source = lanes.pictures("test")
+    run_data = RunData(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
+    source = run_data.images("test")
     biases, right = [], []
     for batch in source.batches(in_order(len(source), 16)):
         assert batch.images is not None

@@ -55,20 +55,20 @@ def imports(file: Path) -> Iterator[tuple[str, int, bool]]:
             start = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (start, node.module) if part)
             yield module, node.lineno, id(node) not in inner
-            for alias in node.names:  # from dapl import losses
+            for alias in node.names:  # from dapl.training import losses
                 yield f"{module}.{alias.name}", node.lineno, id(node) not in inner
 
 
 def test_relative_and_plain_imports_are_seen() -> None:
     """Else the tests below would pass on anything."""
     found = {module for module, _, _ in imports(PACKAGE / "training" / "state.py")}
-    assert {"dapl.losses", "dapl.run", "torch", "dapl.training.lanes"} <= found
+    assert {"dapl.training.losses", "dapl.runs.run", "torch", "dapl.batches.run_data"} <= found
     assert len(FILES) > 40
 
 
 def declares(file: Path, before: int) -> bool:
-    """Whether the file imports dapl._torchvision above that line."""
-    return any(module == "dapl._torchvision" and line < before for module, line, _ in imports(file))
+    """Whether the file imports dapl.common.operators above that line."""
+    return any(module == "dapl.common.operators" and line < before for module, line, _ in imports(file))
 
 
 def package_declares(file: Path) -> bool:
@@ -90,7 +90,7 @@ def test_the_operators_are_declared_before_torchvision_is_imported(file: Path) -
     if lines:
         assert declares(file, min(lines)) or package_declares(file), (
             f"{file} imports torchvision, timm or torchmetrics, and neither it nor its package imports "
-            "dapl._torchvision before"
+            "dapl.common.operators before"
         )
 
 

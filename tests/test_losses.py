@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl import losses
 from dapl.models.prototypes import log_similarity
+from dapl.training import losses
 
 B, C, N, H, W = 5, 4, 3, 3, 4
 P = C * N
@@ -39,13 +39,13 @@ def masks() -> Tensor:
 def slow_nearest(distances: Tensor, own: bool) -> float:
     """(1/n) Σ_x min over prototypes that are (not) of x's class, as ProtoPNet's cluster and separation costs."""
     total = 0.0
-    for picture, label in enumerate(LABELS.tolist()):
-        total += min(distances[picture, j].item() for j in range(P) if (j // N == label) == own)
+    for image, label in enumerate(LABELS.tolist()):
+        total += min(distances[image, j].item() for j in range(P) if (j // N == label) == own)
     return total / B
 
 
 def slow_bias(activations: Tensor, mask: Tensor) -> float:
-    """Equation 5 for one prototype and picture."""
+    """Equation 5 for one prototype and image."""
     background = everything = 0.0
     for y in range(H):
         for x in range(W):
@@ -65,8 +65,8 @@ def gradient(loss: Tensor, of: Tensor) -> Tensor:
 def test_cross_entropy() -> None:
     logits = torch.randn(B, C, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     total = 0.0
-    for picture, label in enumerate(LABELS.tolist()):
-        exponentials = [math.exp(value) for value in logits[picture].tolist()]
+    for image, label in enumerate(LABELS.tolist()):
+        exponentials = [math.exp(value) for value in logits[image].tolist()]
         total -= math.log(exponentials[label] / sum(exponentials))
     assert losses.cross_entropy(logits, LABELS).item() == pytest.approx(total / B)
 
@@ -114,7 +114,7 @@ def test_one_class_only() -> None:
     assert_close(losses.cluster(distances, only, labels), distances.amin(1).mean())
 
 
-def test_pictures_without_a_prototype_do_not_count(distances: Tensor) -> None:
+def test_images_without_a_prototype_do_not_count(distances: Tensor) -> None:
     """Pruned prototypes come as infinitely far; a class may have lost all but those of other classes."""
     distances = distances.masked_fill(MEMBERSHIP[:, 3], torch.inf).requires_grad_()
     expected = sum(distances[x, MEMBERSHIP[:, LABELS[x]]].min() for x in (0, 2, 4)) / 3
@@ -125,8 +125,8 @@ def test_pictures_without_a_prototype_do_not_count(distances: Tensor) -> None:
 
 def test_cluster_of_all_prototypes_of_the_class(distances: Tensor) -> None:
     total = 0.0
-    for picture, label in enumerate(LABELS.tolist()):
-        total += sum(distances[picture, j].item() for j in range(P) if j // N == label) / N
+    for image, label in enumerate(LABELS.tolist()):
+        total += sum(distances[image, j].item() for j in range(P) if j // N == label) / N
     assert losses.cluster_all(distances, MEMBERSHIP, LABELS).item() == pytest.approx(total / B)
 
     removed = distances.clone()
@@ -164,7 +164,7 @@ def test_l1() -> None:
 @pytest.mark.parametrize("count", [1, C])
 @pytest.mark.parametrize("margin", [0.3, 1.0])
 def test_contrastive_is_equation_3_as_a_mean(count: int, margin: float) -> None:
-    """One positive a head (the picture's class) or all of P_h."""
+    """One positive a head (the image's class) or all of P_h."""
     generator = torch.Generator().manual_seed(4)
     positives = 3 * torch.rand(B, N, count, dtype=torch.float64, generator=generator)
     negatives = 3 * torch.rand(B, N, 7, dtype=torch.float64, generator=generator)
@@ -279,7 +279,7 @@ def test_a_single_head_overlaps_with_nobody() -> None:
 
 @pytest.fixture
 def counts() -> Tensor:
-    """bool B×N: all, none, one and some of a picture's prototypes are left."""
+    """bool B×N: all, none, one and some of an image's prototypes are left."""
     return torch.tensor([[1, 1, 1], [0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 1, 0]], dtype=torch.bool)
 
 
@@ -319,17 +319,17 @@ def slow_cosine(first: Tensor, second: Tensor, sharpness: float) -> float:
 
 
 def test_removed_heads_overlap_with_nobody(counts: Tensor, maps: Tensor) -> None:
-    """The mean over pairs in each picture that has one, then over those pictures."""
+    """The mean over pairs in each image that has one, then over those images."""
     maps = maps / 9
-    pictures = []
+    images = []
     for x in range(B):
         heads = [h for h in range(N) if counts[x, h]]
         pairs = [slow_cosine(maps[x, h], maps[x, g], 4.0) for h in heads for g in heads if h != g]
         if pairs:
-            pictures.append(sum(pairs) / len(pairs))
-    assert len(pictures) == 3
+            images.append(sum(pairs) / len(pairs))
+    assert len(images) == 3
     loss = losses.spatial_overlap(maps, 4.0, counts)
-    assert loss.item() == pytest.approx(sum(pictures) / len(pictures))
+    assert loss.item() == pytest.approx(sum(images) / len(images))
     flow = gradient(losses.spatial_overlap(maps.requires_grad_(), 4.0, counts), maps)
     assert not flow[~counts].any()
     assert not flow[2].any()  # a single head

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dapl.errors import DaplError
-from dapl.marks import Mark, Marks, mark_now, to_drop
+from dapl.common.errors import DaplError
+from dapl.runs.marks import Mark, Marks, mark_now, to_drop
 
 
 def record(index: int, name: str, **fields: Any) -> dict[str, Any]:
@@ -56,11 +56,17 @@ def test_many_at_once_lose_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", '{"format": "x", "version": 1, "marks": []}', '{"format": "dapl-marks", "version": 2, "marks": []}',
-     '{"format": "dapl-marks", "version": 1, "marks": [1]}',
-     '{"format": "dapl-marks", "version": 1, "marks": [{"prototype": -1, "note": "", "at": ""}]}',
-     '{"format": "dapl-marks", "version": 1, "marks": [{"prototype": 1, "note": 5, "at": ""}]}'],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": "x", "version": 1, "marks": []}',
+        '{"format": "dapl-marks", "version": 2, "marks": []}',
+        '{"format": "dapl-marks", "version": 1, "marks": [1]}',
+        '{"format": "dapl-marks", "version": 1, "marks": [{"prototype": -1, "note": "", "at": ""}]}',
+        '{"format": "dapl-marks", "version": 1, "marks": [{"prototype": 1, "note": 5, "at": ""}]}',
+    ],
+)
 def test_a_broken_file_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "marks.json").write_text(content)
     with pytest.raises(DaplError, match=r"marks\.json: .*put it right or delete it"):

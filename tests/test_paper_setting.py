@@ -10,28 +10,28 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
+from dapl.batches.sources import Batch
+from dapl.common.seeds import generator
 from dapl.config import JointStage, load_config
 from dapl.models.build import build_model
-from dapl.seeds import generator
 from dapl.training.objective import Objective
 from dapl.training.projection import project
-from dapl.training.sources import Batch
 from dapl.training.stages import FitEpoch, make_optimizer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-PICTURES = 4
+IMAGES = 4
 
 
-class Pictures:
-    """Noise of the right size: costs what real pictures cost."""
+class Images:
+    """Noise of the right size: costs what real images cost."""
 
     def __init__(self, size: int, classes: int) -> None:
-        self.images = torch.randint(0, 256, (PICTURES, 3, size, size), dtype=torch.uint8, generator=generator("images"))
-        self.masks = (torch.rand(PICTURES, size, size, generator=generator("masks")) > 0.3).to(torch.uint8)
-        self.labels = torch.arange(PICTURES) * (classes // PICTURES)
+        self.images = torch.randint(0, 256, (IMAGES, 3, size, size), dtype=torch.uint8, generator=generator("images"))
+        self.masks = (torch.rand(IMAGES, size, size, generator=generator("masks")) > 0.3).to(torch.uint8)
+        self.labels = torch.arange(IMAGES) * (classes // IMAGES)
 
     def __len__(self) -> int:
-        return PICTURES
+        return IMAGES
 
     def batches(self, order, seed: int = 0) -> Iterator[Batch]:
         for rows in order:
@@ -44,7 +44,7 @@ def test_one_step_one_projection_one_evaluation(name: str, classes: int, capsys:
     config = load_config(CONFIGS / f"{name}-densenet161.yaml", {"model.backbone.weights": "random"})
     model = build_model(config.model, classes)
     assert model.prototypes.vectors.shape == (10 * classes, 16)
-    fabric, source = Fabric(accelerator="cpu"), Pictures(config.data.image_size, classes)
+    fabric, source = Fabric(accelerator="cpu"), Images(config.data.image_size, classes)
     stage = next(stage for stage in config.schedule if isinstance(stage, JointStage))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
@@ -56,15 +56,15 @@ def test_one_step_one_projection_one_evaluation(name: str, classes: int, capsys:
     moved = {name.split(".")[0] for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert moved == {"backbone", "addon", "attention", "prototypes"}
 
-    found = project(model, source.batches([torch.arange(PICTURES)]), 0.5, fabric)
+    found = project(model, source.batches([torch.arange(IMAGES)]), 0.5, fabric)
     owned = found.image >= 0
-    assert owned.sum() == PICTURES * 10
+    assert owned.sum() == IMAGES * 10
     with torch.no_grad():
         output = model.eval()(source.images)
-    assert output.logits.shape == (PICTURES, classes)
-    # A projected prototype is a patch of its picture: nothing in that picture is nearer.
+    assert output.logits.shape == (IMAGES, classes)
+    # A projected prototype is a patch of its image: nothing in that image is nearer.
     distances = output.distances[found.image[owned], owned.nonzero().flatten()]
     assert distances.max() < 1e-5
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     with capsys.disabled():
-        print(f"\npeak memory of the paper's setting on {name}, {PICTURES} pictures a step: {peak:.1f} GB")
+        print(f"\npeak memory of the paper's setting on {name}, {IMAGES} images a step: {peak:.1f} GB")

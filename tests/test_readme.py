@@ -72,7 +72,7 @@ def test_make_targets_exist() -> None:
     assert set(asked) <= set(targets)
 
 
-def test_links_and_pictures_exist() -> None:
+def test_links_and_images_exist() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", README)
     assert targets
     assert [target for target in targets if "://" not in target and not (ROOT / target).exists()] == []

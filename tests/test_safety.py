@@ -20,18 +20,18 @@ import torch
 import yaml
 
 import dapl
+from dapl.common.errors import DaplError
 from dapl.config import BackboneConfig, DaplModel, parse_config
 from dapl.data.images import read_image
-from dapl.errors import DaplError
 from dapl.evaluation import evaluate
-from dapl.evaluation.protopnet import read_protopnet
+from dapl.evaluation.original_protopnet import read_protopnet
+from dapl.export.export import export_run
 from dapl.export.hub import ExportedModel
-from dapl.export.whole_run import export_run
-from dapl.loading import load_run
-from dapl.marks import Marks
 from dapl.models.build import build_model
 from dapl.models.weights import read_state_dict
-from dapl.run import Run
+from dapl.runs.loading import load_run
+from dapl.runs.marks import Marks
+from dapl.runs.run import Run
 from dapl.training.trainer import train
 
 PACKAGE = Path(dapl.__file__).parent
@@ -121,15 +121,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("safety")
     config = parse_config(
         {
-            "data": {"name": "toybirds", "classes": 2, "images_per_class": 4, "test_images_per_class": 2,
-                     "image_size": 64},
-            "model": {"backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"}, "heads": 2,
-                      "head_dim": 4},
+            "data": {
+                "name": "toybirds",
+                "classes": 2,
+                "images_per_class": 4,
+                "test_images_per_class": 2,
+                "image_size": 64,
+            },
+            "model": {
+                "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
+                "heads": 2,
+                "head_dim": 4,
+            },
             "schedule": [{"stage": "warm_up", "epochs": 1, "batch_size": 4}, {"stage": "project"}],
             "cache": {"folder": str(root / "cache")},
             "runtime": {"accelerator": "cpu", "workers": 0},
         }
-    )  # fmt: skip
+    )
     train(config, root / "run", quiet=True)
     evaluate(root / "run", metrics="accuracy,coverage", quiet=True)
     export_run(root / "run", root / "export", ["hub"], quiet=True)
@@ -175,8 +183,14 @@ def readers(run: Path) -> dict[str, Callable[[], Any]]:
 def test_a_run_with_a_trap_in_every_place(own: Path, trap: bytes) -> None:
     run = own / "run"
     (run / "marks.json").write_text("{}")
-    needed = {"config.yaml": "config", "data.json": "classes", "checkpoints/best.safetensors": "best",
-              "checkpoints/last.safetensors": "last", "prototypes.json": "records", "marks.json": "marks"}  # fmt: skip
+    needed = {
+        "config.yaml": "config",
+        "data.json": "classes",
+        "checkpoints/best.safetensors": "best",
+        "checkpoints/last.safetensors": "last",
+        "prototypes.json": "records",
+        "marks.json": "marks",
+    }
     places = files_below(run)
     assert {place.relative_to(run).as_posix() for place in places} >= needed.keys()
     for place in places:
@@ -214,7 +228,7 @@ def test_a_cache_with_traps(own: Path, trap: bytes) -> None:
         place.write_bytes(trap)
         spoiled += refused(lambda: evaluate(run, metrics="accuracy,coverage", quiet=True))
         place.write_bytes(before)
-    assert spoiled >= 3  # pictures, features, annotations of the test split
+    assert spoiled >= 3  # images, features, annotations of the test split
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pt", "weights.bin", "weights.safetensors", "weights"])
@@ -259,7 +273,7 @@ def test_a_code_file_in_an_export_is_not_imported(own: Path, marker: Path) -> No
     assert dapl.load(own / "export").classes
 
 
-def test_a_picture_that_is_a_trap(trap: bytes, tmp_path: Path) -> None:
+def test_a_image_that_is_a_trap(trap: bytes, tmp_path: Path) -> None:
     for name in ("bird.jpg", "bird.png", "bird.npy", "bird"):
         (tmp_path / name).write_bytes(trap)
         with pytest.raises(DaplError, match=name):
@@ -276,11 +290,19 @@ def test_a_backbone_is_a_name_of_timm_and_no_address(name: str, own: Path) -> No
 
 
 CARELESS = {
-    "pickle": ("load", "loads", "Unpickler"), "joblib": ("load",), "marshal": ("load", "loads"), "shelve": ("open",),
-    "dill": ("load", "loads"), "cloudpickle": ("load", "loads"), "yaml": ("load", "load_all", "full_load",
-    "unsafe_load"), "builtins": ("eval", "exec", "compile", "__import__"), "pandas": ("read_pickle",),
-    "torch.hub": ("load",), "torch.jit": ("load",), "runpy": ("run_path", "run_module"),
-}  # fmt: skip
+    "pickle": ("load", "loads", "Unpickler"),
+    "joblib": ("load",),
+    "marshal": ("load", "loads"),
+    "shelve": ("open",),
+    "dill": ("load", "loads"),
+    "cloudpickle": ("load", "loads"),
+    "yaml": ("load", "load_all", "full_load", "unsafe_load"),
+    "builtins": ("eval", "exec", "compile", "__import__"),
+    "pandas": ("read_pickle",),
+    "torch.hub": ("load",),
+    "torch.jit": ("load",),
+    "runpy": ("run_path", "run_module"),
+}
 
 
 def careless_calls(source: str) -> list[str]:
@@ -304,9 +326,17 @@ def careless_calls(source: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "source",
-    ["pickle.load(f)", "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f)", "yaml.load(f, yaml.Loader)",
-     "np.load(f, allow_pickle=True)", "eval(text)", "AutoModel.from_pretrained(x, trust_remote_code=True)"],
-)  # fmt: skip
+    [
+        "pickle.load(f)",
+        "torch.load(f)",
+        "torch.load(f, weights_only=False)",
+        "np.load(f)",
+        "yaml.load(f, yaml.Loader)",
+        "np.load(f, allow_pickle=True)",
+        "eval(text)",
+        "AutoModel.from_pretrained(x, trust_remote_code=True)",
+    ],
+)
 def test_careless_calls_are_seen(source: str) -> None:
     """Else the test below would pass on anything."""
     assert len(careless_calls(source)) == 1

@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from dapl.seeds import derive_seed, generator
+from dapl.common.seeds import derive_seed, generator
 
 
 def test_stable() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dapl.experiments import Spread, mean_and_deviation
-from dapl.tables import Column, csv_text, markdown, print_table, write_tables
+from dapl.common.tables import Column, Spread, csv_text, markdown, mean_and_deviation, print_table, write_tables
 
 COLUMNS = [Column("system"), Column("width", "D1", digits=None), Column("accuracy", percent=True), Column("coverage")]
 ROWS = [

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from dapl import _torchvision
+from dapl.common import operators as _torchvision
 
 
 def run(code: str) -> str:
@@ -21,13 +21,13 @@ def run(code: str) -> str:
 def test_torchvision_can_be_imported_after_it() -> None:
     code = """
 import sys
-import dapl._torchvision as repair
+import dapl.common.operators as repair
 assert "torchvision" not in sys.modules
 again = repair.ensure_operators(), repair.ensure_operators()
 import torch
 from torchvision.transforms import v2
-picture = v2.functional.resize(torch.zeros(3, 8, 8), [4, 4])
-print(again, tuple(picture.shape), hasattr(torch.ops.torchvision, "nms"), repair.ensure_operators())
+image = v2.functional.resize(torch.zeros(3, 8, 8), [4, 4])
+print(again, tuple(image.shape), hasattr(torch.ops.torchvision, "nms"), repair.ensure_operators())
 """
     assert run(code) == "(False, False) (3, 4, 4) True False"
 
@@ -37,7 +37,7 @@ def test_only_what_is_missing_is_declared() -> None:
 import torch
 library = torch.library.Library("torchvision", "FRAGMENT")
 library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-import dapl._torchvision
+import dapl.common.operators
 import torchvision
 print(hasattr(torch.ops.torchvision, "qnms"))
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dapl.api import Classifier
+    from dapl.explain.classifier import Classifier
 
 
 def load(folder: str | Path) -> Classifier:
@@ -18,6 +18,9 @@ def load(folder: str | Path) -> Classifier:
     '001.Black_footed_Albatross'
     >>> model.explain("bird.jpg").save("bird.html")       # doctest: +SKIP
     """
-    from dapl import api  # torch takes its time: not before it is needed
+    from dapl.explain.classifier import Classifier  # torch takes its time: not before it is needed
+    from dapl.export.hub import is_exported, load_exported
+    from dapl.runs.loading import load_run
 
-    return api.load(folder)
+    folder = Path(folder).expanduser()
+    return load_exported(folder).classifier if is_exported(folder) else Classifier.of_run(load_run(folder))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dapl.compare.plan import in_order, plan
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
+from dapl.experiments.comparison import in_order, plan
 
 
 @pytest.fixture

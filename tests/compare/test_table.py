@@ -17,10 +17,10 @@ import pytest
 from safetensors.torch import load_file
 
 from dapl.cli import main
-from dapl.compare.table import against_black_box, minutes_of
+from dapl.common.tables import mean_and_deviation
 from dapl.evaluation import evaluate
-from dapl.experiments import mean_and_deviation
-from dapl.run import Run
+from dapl.experiments.comparison import against_black_box, minutes_of
+from dapl.runs.run import Run
 
 
 def rows_of(out: Path) -> dict[str, dict]:
@@ -121,7 +121,7 @@ def test_killed_it_goes_on(
         (["--seeds", "1,1"], "give different numbers"),
         (["--split", "tset"], "split"),
         (["--class", "no such bird"], "there is no class 'no such bird'"),
-        (["--picture", "7"], "--picture 7: .* has test pictures 0 … 2"),
+        (["--image", "7"], "--image 7: .* has test images 0 … 2"),
         (["--metrics", "covrage"], "did you mean 'coverage'"),
         (["--model.haeds", "3"], "unknown field"),
     ],

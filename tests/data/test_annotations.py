@@ -1,4 +1,4 @@
-"""Annotations at the size of the model's picture, kept beside the pixels."""
+"""Annotations at the size of the model's image, kept beside the pixels."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from dapl.data.annotations import AnnotationReader, open_annotations
+from dapl.batches.cache import AnnotationReader, load_annotations, load_pixels, open_annotations, pixels_key
+from dapl.common.errors import DaplError
 from dapl.data.cub import Cub200
-from dapl.data.pixels import load_annotations, load_pixels, pixels_key
 from dapl.data.sample import Sample
 from dapl.data.toybirds import ToyBirds
 from dapl.data.transforms import fit
-from dapl.errors import DaplError
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def test_rows_are_read_in_any_order(birds: ToyBirds, tmp_path: Path):
     assert torch.equal(cached.part_masks(), read.part_masks())  # type: ignore[arg-type]
 
 
-def test_whoever_decodes_the_pictures_writes_annotations_as_well(birds: ToyBirds, tmp_path: Path):
+def test_whoever_decodes_the_images_writes_annotations_as_well(birds: ToyBirds, tmp_path: Path):
     load_pixels(birds, 40, "stretch", tmp_path)
     assert open_annotations(tmp_path, pixels_key(birds, 40, "stretch"), 40) is not None
 
@@ -66,7 +65,7 @@ def test_keypoints_without_part_masks(tiny_cub: Path, tmp_path: Path):
     assert not list((tmp_path / "cache").glob("*-parts.npy"))
 
 
-def test_part_masks_for_some_pictures_only_are_refused(birds: ToyBirds):
+def test_part_masks_for_some_images_only_are_refused(birds: ToyBirds):
     class Patchy:
         classes, parts, labels, names = birds.classes, birds.parts, birds.labels, birds.names
         has_masks, fingerprint = True, "patchy"
@@ -77,5 +76,5 @@ def test_part_masks_for_some_pictures_only_are_refused(birds: ToyBirds):
         def __getitem__(self, index: int) -> Sample:
             return replace(birds[index], part_masks=None) if index == 2 else birds[index]
 
-    with pytest.raises(DaplError, match="train/000/0002: has no part masks, unlike the first picture"):
+    with pytest.raises(DaplError, match="train/000/0002: has no part masks, unlike the first image"):
         AnnotationReader(Patchy(), 40, "stretch").read([0, 1, 2])

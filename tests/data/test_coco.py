@@ -15,12 +15,12 @@ import torch
 from PIL import Image, ImageDraw
 
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import CocoData
 from dapl.data.build import build_splits, list_files
 from dapl.data.coco_masks import decode
-from dapl.data.listed import FileDataset, Listing, Record
+from dapl.data.listing import FileDataset, Listing, Record
 from dapl.data.sample import Dataset, Sample, Splits
-from dapl.errors import DaplError
 
 pytest.importorskip("pycocotools", reason="pip install 'dapl[coco]'")
 from pycocotools import mask as tools
@@ -32,11 +32,11 @@ PARTS = {1: ["nose", "left ear"], 2: ["left ear", "tail"]}
 def blob(seed: int, size: tuple[int, int]) -> np.ndarray:
     """uint8 H×W: some ellipses, with holes, several pieces and ragged edges."""
     generator = np.random.default_rng(seed)
-    picture = Image.new("L", (size[1], size[0]), 0)
+    image = Image.new("L", (size[1], size[0]), 0)
     for ink in (1, 1, 0):
         x, y = generator.uniform(0, size[1]), generator.uniform(0, size[0])
-        ImageDraw.Draw(picture).ellipse((x - 9, y - 6, x + 9, y + 6), fill=ink)
-    mask = np.asarray(picture).copy()
+        ImageDraw.Draw(image).ellipse((x - 9, y - 6, x + 9, y + 6), fill=ink)
+    mask = np.asarray(image).copy()
     mask[0, 0] = 1  # never empty
     return mask
 
@@ -60,7 +60,7 @@ def polygons(seed: int, size: tuple[int, int]) -> list[list[float]]:
 
 @pytest.fixture
 def zoo(tmp_path: Path) -> Path:
-    """12 pictures of cats (1) and dogs (2); segmentations in turn polygons, compressed and uncompressed."""
+    """12 images of cats (1) and dogs (2); segmentations in turn polygons, compressed and uncompressed."""
     (tmp_path / "zoo" / "images").mkdir(parents=True)
     content: dict[str, list[dict[str, Any]]] = {
         "images": [],
@@ -164,7 +164,7 @@ def test_run_lengths_round_trip() -> None:
         ([[1, 1, 5, "x", 3, 3]], "neither run lengths nor a list of polygons"),
         ([[1, 1, 5, float("nan"), 3, 3]], "neither run lengths nor a list of polygons"),
         ("mask.png", "neither run lengths nor a list of polygons"),
-        ({"size": [4, 5], "counts": [20]}, "the mask is 5×4, but its picture is 4×5"),
+        ({"size": [4, 5], "counts": [20]}, "the mask is 5×4, but its image is 4×5"),
         ({"counts": [20]}, "the mask is None, but"),
         ({"size": [5, 4], "counts": [3, 3]}, "do not add up to 4×5 pixels"),
         ({"size": [5, 4], "counts": [30, -10]}, "do not add up"),
@@ -186,12 +186,19 @@ def test_the_largest_object_decides(zoo: Path) -> None:
     def add(content: dict[str, Any]) -> None:
         common = {"image_id": 100, "iscrowd": 0}
         content["annotations"] += [
-            common | {"id": 50, "category_id": 2, "bbox": [0, 0, 20, 10], "area": 200,
-                      "segmentation": [[0, 0, 20, 0, 20, 10, 0, 10]], "keypoints": [1, 2, 2, 3, 4, 2]},
-            common | {"id": 51, "category_id": 2, "bbox": [24, 0, 4, 4],
-                      "segmentation": [[24, 0, 28, 0, 28, 4, 24, 4]]},
+            common
+            | {
+                "id": 50,
+                "category_id": 2,
+                "bbox": [0, 0, 20, 10],
+                "area": 200,
+                "segmentation": [[0, 0, 20, 0, 20, 10, 0, 10]],
+                "keypoints": [1, 2, 2, 3, 4, 2],
+            },
+            common
+            | {"id": 51, "category_id": 2, "bbox": [24, 0, 4, 4], "segmentation": [[24, 0, 28, 0, 28, 4, 24, 4]]},
             common | {"id": 52, "category_id": 2, "area": 680, "segmentation": full, "iscrowd": 1},
-        ]  # fmt: skip
+        ]
 
     edit(zoo, add)
     sample = sample_of(zoo, "0.png")
@@ -203,9 +210,11 @@ def test_the_largest_object_decides(zoo: Path) -> None:
     assert mask_area(zoo, "0.png", mask_of="class") == 216
     assert sample.keypoints is not None
     assert dict(zip(listing.parts, sample.keypoints.tolist(), strict=True)) == {
-        "left ear": [1, 2], "tail": [3, 4], "nose": [0, 0],
-    }  # fmt: skip
-    assert "on 1 pictures there are objects of several classes" in listing.notes[0]
+        "left ear": [1, 2],
+        "tail": [3, 4],
+        "nose": [0, 0],
+    }
+    assert "on 1 images there are objects of several classes" in listing.notes[0]
     assert listing.faults == []
 
 
@@ -287,7 +296,7 @@ def test_one_file_is_shared_out(zoo: Path) -> None:
 
 
 def cut(zoo: Path, name: str, rows: slice, folder: str) -> Path:
-    """Some pictures of the zoo as a file of their own, in COCO's layout: annotations/ and a folder of pictures."""
+    """Some images of the zoo as a file of their own, in COCO's layout: annotations/ and a folder of images."""
     content = json.loads(zoo.read_text())
     root = zoo.parent / "layout"
     (root / folder).mkdir(parents=True, exist_ok=True)
@@ -311,7 +320,7 @@ def test_a_file_for_each_split(zoo: Path) -> None:
     assert splits.validation[1].image.shape == (3, 27, 27)
 
 
-def test_pictures_that_are_not_there_are_named_before_anything_is_trained(zoo: Path) -> None:
+def test_images_that_are_not_there_are_named_before_anything_is_trained(zoo: Path) -> None:
     (zoo.parent / "images" / "3.png").unlink()
     with pytest.raises(DaplError, match=r"images/3.png: no such file, though .*zoo.json.* \(1 of 12 missing\)"):
         built(zoo)
@@ -319,15 +328,15 @@ def test_pictures_that_are_not_there_are_named_before_anything_is_trained(zoo: P
         built(zoo, images=str(zoo.parent / "nowhere"))
 
 
-def test_a_size_that_is_not_the_pictures(zoo: Path) -> None:
+def test_a_size_that_is_not_the_images(zoo: Path) -> None:
     edit(zoo, lambda content: content["images"][0].update(width=20, height=34))
-    with pytest.raises(DaplError, match=r"says that 0.png is 20×34, but the picture is 34×20"):
+    with pytest.raises(DaplError, match=r"says that 0.png is 20×34, but the image is 34×20"):
         sample_of(zoo, "0.png")
 
 
 def test_masks_from_a_folder_for_objects_without_a_segmentation(zoo: Path) -> None:
     edit(zoo, lambda content: content["annotations"][0].pop("segmentation"))
-    with pytest.raises(DaplError, match=r"1 of 12 pictures have no mask, the first 0.png"):
+    with pytest.raises(DaplError, match=r"1 of 12 images have no mask, the first 0.png"):
         built(zoo)
     (zoo.parent / "masks" / "zoo").mkdir(parents=True)
     Image.new("L", (34, 20), 255).save(zoo.parent / "masks" / "zoo" / "0.png.png")
@@ -379,7 +388,7 @@ def test_what_cannot_be_used_is_left_out_and_named(zoo: Path, change: Callable, 
         ("[]", "holds a list of images"),
         ('{"images": []}', "holds a list of annotations"),
         ('{"images": [1], "annotations": []}', "holds a list of images"),
-        ('{"images": [], "annotations": [], "categories": []}', "holds no training picture"),
+        ('{"images": [], "annotations": [], "categories": []}', "holds no training image"),
     ],
 )
 def test_files_that_are_no_coco(tmp_path: Path, text: str, message: str) -> None:

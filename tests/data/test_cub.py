@@ -14,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
+from dapl.common.errors import DaplError
 from dapl.data.cub import Cub200
 from dapl.data.sample import Dataset
-from dapl.errors import DaplError
 
 TINY = ["001.Red_Finch", "002.Green_Finch", "003.Blue_Owl", "004.Grey_Owl"]
 
@@ -179,7 +179,7 @@ def test_the_folder_above_is_recognised(tiny_cub: Path) -> None:
         Cub200(tiny_cub.parent)
 
 
-def test_missing_pictures_and_masks(tiny_cub: Path) -> None:
+def test_missing_images_and_masks(tiny_cub: Path) -> None:
     names = Cub200(tiny_cub).names
     mask = tiny_cub / "segmentations" / Path(names[6]).with_suffix(".png")
     mask.unlink()
@@ -204,7 +204,7 @@ def test_class_without_images(tiny_cub: Path) -> None:
     assert len(Cub200(tiny_cub, classes=[1, 3, 4])) == 12
 
 
-def test_keypoints_outside_the_picture(tiny_cub: Path) -> None:
+def test_keypoints_outside_the_image(tiny_cub: Path) -> None:
     _, height, width = Cub200(tiny_cub)[0].image.shape
     locations = tiny_cub / "parts/part_locs.txt"
 
@@ -230,7 +230,7 @@ def test_keypoints_outside_the_picture(tiny_cub: Path) -> None:
     assert sample.keypoints[0].tolist() == [0, 0]
 
 
-def test_boxes_beyond_the_picture(tiny_cub: Path) -> None:
+def test_boxes_beyond_the_image(tiny_cub: Path) -> None:
     _, height, width = Cub200(tiny_cub)[0].image.shape
     boxes = tiny_cub / "bounding_boxes.txt"
     edit(boxes, set_line(1, f"1 -5 10 {width + 20} {height}"))
@@ -239,19 +239,19 @@ def test_boxes_beyond_the_picture(tiny_cub: Path) -> None:
     assert sample.box is not None
     assert sample.box[0].tolist() == [0, 0, width, height - 10]
     edit(boxes, set_line(1, f"1 {width + 5} 10 20 20"))
-    with pytest.raises(DaplError, match=r"bounding_boxes\.txt: the box of 001.*lies outside the picture"):
+    with pytest.raises(DaplError, match=r"bounding_boxes\.txt: the box of 001.*lies outside the image"):
         Cub200(tiny_cub)[0]
 
 
-def test_broken_picture_and_mask_of_another_size(tiny_cub: Path) -> None:
+def test_broken_image_and_mask_of_another_size(tiny_cub: Path) -> None:
     dataset = Cub200(tiny_cub)
     image = tiny_cub / "images" / dataset.names[0]
     image.write_bytes(image.read_bytes()[:900])
-    with pytest.raises(DaplError, match=re.escape(f"{image}: the picture is corrupt or truncated")):
+    with pytest.raises(DaplError, match=re.escape(f"{image}: the image is corrupt or truncated")):
         dataset[0]
     mask = tiny_cub / "segmentations" / Path(dataset.names[1]).with_suffix(".png")
     Image.new("L", (20, 10)).save(mask)
-    with pytest.raises(DaplError, match=re.escape(f"{mask}: the mask is 20×10 pixels, but its picture {tiny_cub}")):
+    with pytest.raises(DaplError, match=re.escape(f"{mask}: the mask is 20×10 pixels, but its image {tiny_cub}")):
         dataset[1]
 
 
@@ -274,7 +274,7 @@ def test_real_cub_20(cub_root: Path) -> None:
 
 @pytest.mark.parametrize("crop", ["none", "box"])
 def test_real_cub_samples(cub_root: Path, crop: str) -> None:
-    """Keypoints lie in the picture, mostly on the bird; the mask fills a fair part of the box."""
+    """Keypoints lie in the image, mostly on the bird; the mask fills a fair part of the box."""
     dataset = Cub200(cub_root, "test", crop=crop)  # type: ignore[arg-type]
     seen, on_bird = 0, 0
     for index in range(0, len(dataset), 97):
@@ -292,7 +292,7 @@ def test_real_cub_samples(cub_root: Path, crop: str) -> None:
     assert on_bird > 0.9 * seen
 
 
-def test_real_cub_keypoint_beyond_the_picture(cub_root: Path) -> None:
+def test_real_cub_keypoint_beyond_the_image(cub_root: Path) -> None:
     name = "086.Pacific_Loon/Pacific_Loon_0034_75438.jpg"
     for split in ("train", "test"):
         dataset = Cub200(cub_root, split, classes=[86])

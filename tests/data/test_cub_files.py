@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dapl.common.errors import DaplError
 from dapl.data.cub import Cub200
-from dapl.errors import DaplError
 
 
 def edit(path: Path, change: Callable[[list[str]], object]) -> None:

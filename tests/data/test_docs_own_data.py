@@ -19,17 +19,23 @@ pytest.importorskip("pycocotools", reason="pip install 'dapl[coco]'")
 PAGE = Path(__file__).parents[2] / "docs" / "own-data.md"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 QUICK = [
-    "--model.backbone.name=test_efficientnet", "--model.backbone.weights=random", "--model.backbone.stages=[-2]",
-    "--model.heads=2", "--model.head_dim=4", "--data.image_size=64", "--runtime.accelerator=cpu",
-    "--runtime.workers=0", "--schedule=[{stage: warm_up, epochs: 1, batch_size: 8}, {stage: project}]",
-]  # fmt: skip
+    "--model.backbone.name=test_efficientnet",
+    "--model.backbone.weights=random",
+    "--model.backbone.stages=[-2]",
+    "--model.heads=2",
+    "--model.head_dim=4",
+    "--data.image_size=64",
+    "--runtime.accelerator=cpu",
+    "--runtime.workers=0",
+    "--schedule=[{stage: warm_up, epochs: 1, batch_size: 8}, {stage: project}]",
+]
 """What makes the trainings of the page small: not the weights and epochs that a reader would want to wait for."""
 
 
 @pytest.mark.slow
 def test_the_page_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     namespace: dict = {}
@@ -49,7 +55,7 @@ def test_the_page_from_top_to_bottom(
                 assert main([*words, *(QUICK if words[0] == "train" else [])]) == 0, line
     assert commands == ["check", "train", "evaluate", "check", "train", "masks", "masks"]
     said = capsys.readouterr().out
-    assert "38 masks made, 10 pictures had one, 0 failed" in said
+    assert "38 masks made, 10 images had one, 0 failed" in said
     assert 0 <= float(said.splitlines()[-1]) <= 1  # the Coverage that the last block prints
     assert namespace["result"].numbers["accuracy"].value >= 0
     assert json.loads(Path("checks/pets/check.json").read_text())["masks"] == 12

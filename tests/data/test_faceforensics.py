@@ -12,13 +12,13 @@ import pytest
 import torch
 import yaml
 
+from dapl.batches.cache import AnnotationReader
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import FaceForensicsData, load_config
-from dapl.data.annotations import AnnotationReader
 from dapl.data.build import build_splits
 from dapl.data.faceforensics import FaceForensics
 from dapl.data.sample import Dataset
-from dapl.errors import DaplError
 
 CONFIG = Path(__file__).parents[2] / "configs" / "faceforensics-densenet161.yaml"
 CLASSES = ["real", "Deepfakes", "Face2Face", "FaceSwap", "NeuralTextures"]
@@ -74,7 +74,7 @@ def test_a_sample(made: Path) -> None:
 
 
 def test_every_part_can_be_covered_by_half(made: Path) -> None:
-    """A region is 5 % of the picture and τ is 0.5: a part above 10 % of it could never be assigned."""
+    """A region is 5 % of the image and τ is 0.5: a part above 10 % of it could never be assigned."""
     for split in ("train", "val", "test"):
         dataset = FaceForensics(made, split)
         for index in range(len(dataset)):
@@ -188,7 +188,7 @@ def test_videos_to_a_trained_and_measured_model(made: Path, tmp_path: Path, caps
     (tmp_path / "faces.yaml").write_text(yaml.safe_dump(config))
     assert main(["train", str(tmp_path / "faces.yaml"), "--out", str(tmp_path / "run")]) == 0
     described = json.loads((tmp_path / "run" / "data.json").read_text())
-    assert described["pictures"] == {"train": 30, "validation": 30, "test": 30}
+    assert described["images"] == {"train": 30, "validation": 30, "test": 30}
     assert described["parts"][:2] == ["left eye", "right eye"]
 
     assert main(["evaluate", str(tmp_path / "run"), "--tau", "0.5"]) == 0

@@ -14,18 +14,18 @@ import torch
 from PIL import Image
 
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import FolderData, parse_config
 from dapl.data.build import build_splits, list_files
 from dapl.data.folder import read_folder
 from dapl.data.sample import Dataset, Splits
 from dapl.data.toybirds import ToyBirds, write
-from dapl.errors import DaplError
 
 COLOURS = {"finch": (200, 40, 40), "owl": (40, 60, 200), "wren": (60, 170, 60)}
 
 
 def paint(path: Path, colour: tuple[int, int, int], seed: int, size: tuple[int, int] = (24, 16)) -> None:
-    """A picture (width, height) of one colour with noise of its own."""
+    """An image (width, height) of one colour with noise of its own."""
     noise = np.random.default_rng(seed).integers(-20, 20, (size[1], size[0], 3))
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(path)
@@ -93,7 +93,7 @@ def test_the_seed_decides_the_share(flat: Path) -> None:
     again, other = built(flat), built(flat, split_seed=1)
     assert names(built(flat).test) == names(again.test)
     assert names(other.test) != names(again.test)
-    # the same pictures, so that caches are shared
+    # the same images, so that caches are shared
     assert other.train.fingerprint == again.train.fingerprint
 
 
@@ -119,7 +119,7 @@ def test_without_validation_it_is_taken_out_of_train_and_test_stays(split: Path)
     assert [len(getattr(splits, name)) for name in ("train", "validation", "test")] == [6, 3, 3]
 
 
-def test_pictures_deeper_in_a_class_folder_and_other_suffixes(flat: Path) -> None:
+def test_images_deeper_in_a_class_folder_and_other_suffixes(flat: Path) -> None:
     paint(flat / "owl" / "garden" / "one.JPG", COLOURS["owl"], 1)
     paint(flat / "owl" / "two.webp", COLOURS["owl"], 2)
     (flat / "owl" / ".hidden.png").write_bytes(b"")
@@ -130,7 +130,7 @@ def test_pictures_deeper_in_a_class_folder_and_other_suffixes(flat: Path) -> Non
     assert listing.faults == []
 
 
-def test_odd_pictures_are_read_right(flat: Path) -> None:
+def test_odd_images_are_read_right(flat: Path) -> None:
     """Grey, RGBA, 16 bits, and one turned by EXIF whose mask is drawn upright."""
     Image.fromarray(np.full((16, 24), 90, np.uint8)).save(flat / "owl" / "grey.png")
     Image.new("RGBA", (24, 16), (0, 0, 0, 0)).save(flat / "owl" / "clear.png")
@@ -182,14 +182,14 @@ def test_masks_beside_classes_are_no_class_and_may_lie_elsewhere(flat: Path, tmp
 
 
 @pytest.mark.parametrize("suffix", [".png", ".bmp", ".gif", ".png.png"])
-def test_masks_of_another_suffix_than_the_picture(flat: Path, suffix: str) -> None:
+def test_masks_of_another_suffix_than_the_image(flat: Path, suffix: str) -> None:
     for record in read_folder(flat):
         paint_mask(flat / "masks" / (record.name.removesuffix(".png") + suffix))
     assert built(flat).train.has_masks
     assert built(flat).train[0].mask.sum() == 96  # type: ignore[union-attr]
 
 
-def test_two_pictures_of_one_stem_have_masks_of_their_own(flat: Path) -> None:
+def test_two_images_of_one_stem_have_masks_of_their_own(flat: Path) -> None:
     paint(flat / "owl" / "0.jpg", COLOURS["owl"], 77)
     paint_mask(flat / "masks" / "owl" / "0.jpg.png")
     paint_mask(flat / "masks" / "owl" / "0.png")
@@ -198,10 +198,10 @@ def test_two_pictures_of_one_stem_have_masks_of_their_own(flat: Path) -> None:
     assert found["owl/0.png"].path.name == "0.png"  # type: ignore[union-attr]
 
 
-def test_masks_for_some_pictures_only_are_refused(flat: Path) -> None:
+def test_masks_for_some_images_only_are_refused(flat: Path) -> None:
     paint_mask(flat / "masks" / "owl" / "3.png")
     message = refused(flat)
-    assert "29 of 30 pictures have no mask" in message
+    assert "29 of 30 images have no mask" in message
     assert "dapl masks" in message
 
 
@@ -210,7 +210,7 @@ def test_a_mask_of_another_size_is_named(flat: Path) -> None:
         paint_mask(flat / "masks" / record.name, (24, 16) if record.name != "owl/4.png" else (16, 24))
     dataset = built(flat).train.dataset.dataset  # type: ignore[attr-defined]
     index = dataset.names.index("owl/4.png")
-    with pytest.raises(DaplError, match=r"masks/owl/4.png: the mask is 16×24 pixels, but its picture .* is 24×16"):
+    with pytest.raises(DaplError, match=r"masks/owl/4.png: the mask is 16×24 pixels, but its image .* is 24×16"):
         dataset[index]
     sample, faults = dataset.examine(index)
     assert sample is not None
@@ -218,11 +218,11 @@ def test_a_mask_of_another_size_is_named(flat: Path) -> None:
     assert [fault.kind for fault in faults] == ["mask"]
 
 
-def test_masks_without_a_picture_are_noted(flat: Path) -> None:
+def test_masks_without_a_image_are_noted(flat: Path) -> None:
     for record in read_folder(flat):
         paint_mask(flat / "masks" / record.name)
     paint_mask(flat / "masks" / "owl" / "typo.png")
-    assert "1 masks belong to no picture" in read_folder(flat).notes[0]
+    assert "1 masks belong to no image" in read_folder(flat).notes[0]
 
 
 # --- keypoints ------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_other_spellings_of_the_table(flat: Path, header: str, row: str) -> None
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ("owl/99.png,beak,1,1,1", "there is no picture 'owl/99.png'"),
+        ("owl/99.png,beak,1,1,1", "there is no image 'owl/99.png'"),
         ("owl/1.png,,1,1,1", "the name of the part is missing"),
         ("owl/1.png,beak,1,here,1", "(1, here) is not a point"),
         ("owl/1.png,beak,nan,1,1", "is not a point"),
@@ -284,10 +284,10 @@ def test_a_bad_row_is_left_out_and_named_and_the_rest_goes_on(flat: Path, row: s
     assert built(flat).train.dataset.dataset.warnings == [fault.text]  # type: ignore[attr-defined]
 
 
-def test_rows_of_a_picture_that_is_not_there_are_said_once(flat: Path) -> None:
+def test_rows_of_a_image_that_is_not_there_are_said_once(flat: Path) -> None:
     write_table(flat, *(f"owl/99.png,{part},1,1,1" for part in ("beak", "tail", "foot")), "owl/1.png,beak,1,1,1")
     (fault,) = read_folder(flat).faults
-    assert "line 2 and 2 more: left out, there is no picture 'owl/99.png'" in fault.text
+    assert "line 2 and 2 more: left out, there is no image 'owl/99.png'" in fault.text
 
 
 def test_a_table_without_its_columns_is_refused(flat: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_folder_with_one_class(tmp_path: Path) -> None:
 def test_folders_that_are_no_data(tmp_path: Path, split: Path) -> None:
     assert "no such folder" in refused(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    assert "holds no training picture" in refused(tmp_path / "empty")
+    assert "holds no training image" in refused(tmp_path / "empty")
     (split / "train").rename(tmp_path / "away")
     assert "no folder train" in refused(split)
 
@@ -331,35 +331,35 @@ def test_what_is_left_out_is_said(flat: Path, split: Path) -> None:
     paint(flat / "loose.png", (0, 0, 0), 0)
     (flat / "bare").mkdir()
     texts = [fault.text for fault in read_folder(flat).faults]
-    assert any("notes.txt: left out, not a picture by its name" in text for text in texts)
-    assert any("1 pictures in no class folder are left out, the first loose.png" in text for text in texts)
-    assert any("class bare has no training picture" in text for text in texts)
+    assert any("notes.txt: left out, not an image by its name" in text for text in texts)
+    assert any("1 images in no class folder are left out, the first loose.png" in text for text in texts)
+    assert any("class bare has no training image" in text for text in texts)
     paint(split / "extra" / "owl" / "0.png", (0, 0, 0), 0)
     paint(split / "test" / "stork" / "0.png", (0, 0, 0), 0)
     listing = read_folder(split)
     texts = [fault.text for fault in listing.faults]
     assert any("neither val nor test" in text for text in texts)
-    assert any("class stork has no training picture" in text for text in texts)
+    assert any("class stork has no training image" in text for text in texts)
     assert listing.classes == ["finch", "owl", "wren"]
     assert {record.label for record in listing.records["test"]} == {0, 1, 2}
 
 
-def test_a_class_without_test_pictures_is_said(split: Path) -> None:
+def test_a_class_without_test_images_is_said(split: Path) -> None:
     (split / "test" / "owl" / "0.png").unlink()
-    assert [fault.text for fault in read_folder(split).faults] == [f"{split}: class owl has no test picture."]
+    assert [fault.text for fault in read_folder(split).faults] == [f"{split}: class owl has no test image."]
     assert list(built(split).test.labels) == [0, 2]
 
 
-def test_a_corrupt_picture_is_named_when_it_is_read(flat: Path) -> None:
+def test_a_corrupt_image_is_named_when_it_is_read(flat: Path) -> None:
     (flat / "owl" / "5.png").write_bytes((flat / "owl" / "5.png").read_bytes()[:60])
-    with pytest.raises(DaplError, match=r"owl/5.png: the picture is corrupt or truncated"):
+    with pytest.raises(DaplError, match=r"owl/5.png: the image is corrupt or truncated"):
         sample_called(flat, "owl/5.png")
 
 
 # --- caches and processes -------------------------------------------------------------------------------------------
 
 
-def test_the_fingerprint_changes_with_pictures_masks_and_keypoints(flat: Path) -> None:
+def test_the_fingerprint_changes_with_images_masks_and_keypoints(flat: Path) -> None:
     for record in read_folder(flat):
         paint_mask(flat / "masks" / record.name)
     table = write_table(flat, "owl/1.png,beak,3,4,1")
@@ -404,7 +404,7 @@ def birds(tmp_path: Path) -> Path:
 
 
 def test_toybirds_as_files_are_the_toybirds(birds: Path) -> None:
-    """Written and read again: the same pictures, masks and keypoints."""
+    """Written and read again: the same images, masks and keypoints."""
     drawn, splits = ToyBirds(classes=2, images_per_class=2, size=64, split="test"), built(birds)
     read = splits.test
     assert list(read.parts) == list(drawn.parts)
@@ -436,6 +436,6 @@ runtime: {{accelerator: cpu, workers: 0}}
     assert "Diversity" in said.out
     assert "background bias" in said.out
     assert "folder: 2 classes, 6 train, 2 validation, 4 test" in said.err
-    assert said.err.count("there is no picture 'test/nobody.png'") >= 1  # left out, and said
+    assert said.err.count("there is no image 'test/nobody.png'") >= 1  # left out, and said
     assert main(["evaluate", str(tmp_path / "run"), "--metrics", "coverage"]) == 0
     assert "Coverage" in capsys.readouterr().out

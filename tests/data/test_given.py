@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file
 
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, parse_config
 from dapl.data.build import build_splits
-from dapl.data.given import check_dataset, hand_over
+from dapl.data.in_memory import check_dataset, hand_over
 from dapl.data.sample import Sample, Splits, Subset
 from dapl.data.toybirds import ToyBirds
-from dapl.errors import DaplError
 from dapl.evaluation import evaluate
-from dapl.run import Run
+from dapl.runs.run import Run
 from dapl.training.trainer import train
 
 
@@ -69,7 +69,7 @@ def test_train_and_evaluate(tmp_path: Path) -> None:
     assert run.class_names() == list(splits().train.classes)
     assert run.config().data.name == "given"
     result = evaluate(run.folder, splits=splits(), quiet=True)
-    assert result.protocol["pictures"] == 4
+    assert result.protocol["images"] == 4
     assert result.protocol["part_mode"] == "exact"
     assert 0 <= result.numbers["coverage"].value <= 1
     assert {record["image"] for record in run.read_prototypes()} <= set(splits().train.names)
@@ -148,9 +148,14 @@ def test_two_processes(tmp_path: Path) -> None:
     config = config_in(tmp_path, runtime=runtime, schedule=[{"stage": "warm_up", "epochs": 1}])
     (tmp_path / "two.yaml").write_text(dump_config(config))
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True,
-        text=True, timeout=240, check=False,
-    )  # fmt: skip
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(list(splits().train.classes))
     assert Run(tmp_path / "run").prototypes_file.exists()
@@ -185,7 +190,7 @@ def test_a_config_that_names_other_data_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"labels": [0, 1]}, "labels: 2 of them for 8 pictures"),
+        ({"labels": [0, 1]}, "labels: 2 of them for 8 images"),
         ({"labels": [0, 1, 2, 3, 0, 0, 0, 0]}, "labels: 2 is no index of the 2 classes"),
         ({"names": ["a"] * 8}, "names: 'a' stands there 8 times"),
         ({"has_masks": False}, "mask: there is a mask, but has_masks is False"),

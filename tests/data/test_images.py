@@ -1,4 +1,4 @@
-"""Files as they come: every way to save a picture is read as the same RGB, every broken file is named."""
+"""Files as they come: every way to save an image is read as the same RGB, every broken file is named."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
+from dapl.common.errors import DaplError
 from dapl.data.images import read_image, read_mask
-from dapl.errors import DaplError
 
-PICTURE = np.zeros((6, 9, 3), dtype=np.uint8)
-PICTURE[:3, :4] = (200, 30, 60)
-PICTURE[3:] = (10, 120, 240)
+IMAGE = np.zeros((6, 9, 3), dtype=np.uint8)
+IMAGE[:3, :4] = (200, 30, 60)
+IMAGE[3:] = (10, 120, 240)
 
 
 def png(pixels: np.ndarray, width: int | None = None, height: int | None = None) -> bytes:
@@ -35,8 +35,8 @@ def png(pixels: np.ndarray, width: int | None = None, height: int | None = None)
     )
 
 
-def saved(picture: Image.Image, path: Path, **options: Any) -> Path:
-    picture.save(path, **options)
+def saved(image: Image.Image, path: Path, **options: Any) -> Path:
+    image.save(path, **options)
     return path
 
 
@@ -48,12 +48,12 @@ def pixels(path: Path) -> np.ndarray:
 
 
 def test_rgb_png(tmp_path: Path) -> None:
-    assert np.array_equal(pixels(saved(Image.fromarray(PICTURE), tmp_path / "a.png")), PICTURE)
+    assert np.array_equal(pixels(saved(Image.fromarray(IMAGE), tmp_path / "a.png")), IMAGE)
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "YCbCr", "CMYK"])
 def test_other_modes(tmp_path: Path, mode: str) -> None:
-    source = Image.fromarray(PICTURE).convert(mode)
+    source = Image.fromarray(IMAGE).convert(mode)
     path = saved(source, tmp_path / ("a.png" if mode in "L1P" else "a.tif"))
     assert np.array_equal(pixels(path), np.array(source.convert("RGB")))
 
@@ -66,21 +66,21 @@ def test_cmyk_jpeg_is_not_inverted(tmp_path: Path, ink: tuple[int, ...], rgb: tu
 
 
 def test_alpha_is_composited_on_white(tmp_path: Path) -> None:
-    rgba = np.dstack([PICTURE, np.full((6, 9), 255, np.uint8)])
+    rgba = np.dstack([IMAGE, np.full((6, 9), 255, np.uint8)])
     rgba[0, 0] = (9, 9, 9, 0)
     rgba[0, 1] = (100, 0, 0, 128)
     got = pixels(saved(Image.fromarray(rgba), tmp_path / "a.png"))
     assert got[0, 0].tolist() == [255, 255, 255]
     assert np.abs(got[0, 1].astype(int) - [177, 127, 127]).max() <= 1
-    assert np.array_equal(got[1:], PICTURE[1:])
+    assert np.array_equal(got[1:], IMAGE[1:])
 
 
 def test_transparent_palette_and_grey(tmp_path: Path) -> None:
-    palette = Image.fromarray(PICTURE).quantize(4)
+    palette = Image.fromarray(IMAGE).quantize(4)
     clear = palette.getpixel((8, 0))
     got = pixels(saved(palette, tmp_path / "a.png", transparency=clear))
     assert got[0, 8].tolist() == [255, 255, 255]
-    assert np.abs(got[5, 5].astype(int) - PICTURE[5, 5]).max() <= 8
+    assert np.abs(got[5, 5].astype(int) - IMAGE[5, 5]).max() <= 8
     grey = Image.merge("LA", [Image.new("L", (4, 4), 50), Image.new("L", (4, 4), 0)])
     assert pixels(saved(grey, tmp_path / "b.png")).min() == 255
 
@@ -95,8 +95,8 @@ def test_16_bit_grey_is_scaled_not_clipped(tmp_path: Path) -> None:
 
 def test_16_bit_rgb(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    path.write_bytes(png(PICTURE.astype(np.uint16) * 257))
-    assert np.array_equal(pixels(path), PICTURE)
+    path.write_bytes(png(IMAGE.astype(np.uint16) * 257))
+    assert np.array_equal(pixels(path), IMAGE)
 
 
 def test_32_bit_is_refused(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_32_bit_is_refused(tmp_path: Path) -> None:
         read_mask(path)
 
 
-# EXIF 2.3, tag 0x0112: where the first row and the first column of the stored pixels belong in the upright picture
+# EXIF 2.3, tag 0x0112: where the first row and the first column of the stored pixels belong in the upright image
 ORIENTATIONS = {
     1: ("top", "left"),
     2: ("top", "right"),
@@ -141,9 +141,9 @@ def test_exif_orientation(tmp_path: Path, orientation: int, suffix: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_broken_exif_does_not_hide_the_picture(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(PICTURE), tmp_path / "a.jpg", exif=b"Exif\0\0MM\0\x2a\xff\xff\xff\xffrubbish")
-    assert pixels(path).shape == PICTURE.shape
+def test_broken_exif_does_not_hide_the_image(tmp_path: Path) -> None:
+    path = saved(Image.fromarray(IMAGE), tmp_path / "a.jpg", exif=b"Exif\0\0MM\0\x2a\xff\xff\xff\xffrubbish")
+    assert pixels(path).shape == IMAGE.shape
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     }
     cases = {
         "empty.jpg": (b"", "is empty"),
-        "text.jpg": (b"not a picture at all", "not a picture"),
+        "text.jpg": (b"not an image at all", "not an image"),
         "cut.jpg": (whole["jpg"][: len(whole["jpg"]) // 2], "corrupt or truncated"),
         "cut.png": (whole["png"][: len(whole["png"]) // 2], "corrupt or truncated"),
-        "head.jpg": (whole["jpg"][:40], "corrupt|truncated|not a picture"),
+        "head.jpg": (whole["jpg"][:40], "corrupt|truncated|not an image"),
         "noise.png": (whole["png"][:200] + bytes(500) + whole["png"][700:], "corrupt"),
     }
     for name, (content, message) in cases.items():
@@ -184,7 +184,7 @@ def test_decompression_bomb(tmp_path: Path, width: int, height: int) -> None:
 
 
 def test_limit_is_a_parameter(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(PICTURE), tmp_path / "a.png")
+    path = saved(Image.fromarray(IMAGE), tmp_path / "a.png")
     assert read_image(path, max_pixels=54).shape == (3, 6, 9)
     with pytest.raises(DaplError, match="9×6 pixels are more than the limit of 53"):
         read_image(path, max_pixels=53)
@@ -192,7 +192,7 @@ def test_limit_is_a_parameter(tmp_path: Path) -> None:
 
 def test_pillow_is_left_as_it_was(tmp_path: Path) -> None:
     before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-    read_image(saved(Image.fromarray(PICTURE), tmp_path / "a.png"))
+    read_image(saved(Image.fromarray(IMAGE), tmp_path / "a.png"))
     assert before == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
 
 
@@ -232,5 +232,5 @@ def test_empty_and_full_masks(tmp_path: Path) -> None:
 
 def test_mask_of_another_size(tmp_path: Path) -> None:
     path = saved(Image.new("L", (7, 5)), tmp_path / "mask.png")
-    with pytest.raises(DaplError, match=r"mask\.png: the mask is 7×5 pixels, but its picture bird\.jpg is 5×7"):
+    with pytest.raises(DaplError, match=r"mask\.png: the mask is 7×5 pixels, but its image bird\.jpg is 5×7"):
         read_mask(path, size=(7, 5), image_path="bird.jpg")

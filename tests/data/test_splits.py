@@ -12,10 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dapl.common.errors import DaplError
 from dapl.data.cub import Cub200
-from dapl.data.sample import Dataset
-from dapl.data.splits import stratified_split, train_validation
-from dapl.errors import DaplError
+from dapl.data.sample import Dataset, stratified_split, train_validation
 
 LABELS = st.lists(st.integers(0, 5), max_size=80)
 

@@ -1,4 +1,4 @@
-"""Picture, mask, part masks, keypoints and box move together: dots are drawn, moved, and looked for in the pixels."""
+"""Image, mask, part masks, keypoints and box move together: dots are drawn, moved, and looked for in the pixels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import numpy as np
 import pytest
 import torch
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision import tv_tensors
 
+from dapl.common.errors import DaplError
 from dapl.data.sample import Sample
 from dapl.data.transforms import FILL, IMAGENET_MEAN, IMAGENET_STD, augment, crop, crop_to_box, fit, flip, normalise
-from dapl.errors import DaplError
 
 COLOURS = torch.tensor([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 0], [255, 0, 255], [0, 255, 255]])
 CENTRES = ((12, 12), (128, 14), (70, 48), (20, 84), (120, 80), (84, 20))
@@ -82,7 +82,7 @@ def share_of(sample: Sample, number: int) -> Tensor:
 
 
 def check(sample: Sample, near: float, near_mask: float = 0.75) -> int:
-    """Every part where the pixels say it is; returns how many parts were compared to the picture.
+    """Every part where the pixels say it is; returns how many parts were compared to the image.
 
     A side of a mask is off by up to half a pixel for each time it is resampled by the nearest pixel.
     """
@@ -106,7 +106,7 @@ def check(sample: Sample, near: float, near_mask: float = 0.75) -> int:
         dot, part = share_of(sample, number), sample.part_masks[number].as_subclass(Tensor)
         point = sample.keypoints[number].as_subclass(Tensor)
         if not sample.visible[number]:
-            assert not _far_inside(dot), f"part {number} is in the picture, but marked invisible"
+            assert not _far_inside(dot), f"part {number} is in the image, but marked invisible"
             continue
         column, row = point.int().tolist()
         assert dot[row, column] > 0.5, f"part {number} is not at its keypoint"
@@ -196,7 +196,7 @@ def transposed(sample: Sample) -> Sample:
     )
 
 
-def test_square_pictures_fit_the_same_way_however() -> None:
+def test_square_images_fit_the_same_way_however() -> None:
     square = crop(dots(), 0, 40, 97, 97)
     ways = [fit(square, 64, how) for how in ("stretch", "crop", "pad")]
     for way in ways[1:]:
@@ -286,7 +286,7 @@ def test_pad_and_crop_keep_the_centre() -> None:
             assert (middle - size / 2).abs().max() < 0.51
 
 
-def test_no_line_where_picture_and_fill_meet() -> None:
+def test_no_line_where_image_and_fill_meet() -> None:
     plain = torch.full((3, HEIGHT, WIDTH), 1, dtype=torch.uint8) * torch.tensor(FILL, dtype=torch.uint8)[:, None, None]
     moved = augment(replace(dots(), image=tv_tensors.Image(plain)), "affine", 3)
     assert torch.equal(moved.image, plain)
@@ -327,7 +327,7 @@ MOVES: list[Callable[[Sample], Sample]] = [
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_a_picture_alone(move: Callable[[Sample], Sample]) -> None:
+def test_a_image_alone(move: Callable[[Sample], Sample]) -> None:
     moved = move(Sample(image=dots().image, label=1, name="alone"))
     assert (moved.label, moved.name) == (1, "alone")
     assert moved.mask is moved.keypoints is moved.visible is moved.part_masks is moved.box is None

@@ -11,15 +11,15 @@ import torchvision
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dapl.batches.sources import grid_masks
+from dapl.common.errors import DaplError
 from dapl.data.sample import Subset
 from dapl.data.toybirds import ToyBirds
 from dapl.data.transforms import fit
-from dapl.errors import DaplError
-from dapl.evaluation import Evaluation, Protocol, audit, table
-from dapl.evaluation.protopnet import read_protopnet
-from dapl.loading import load_run
+from dapl.evaluation import Evaluation, EvaluationProtocol, audit, table
+from dapl.evaluation.original_protopnet import read_protopnet
 from dapl.metrics import functional as F
-from dapl.training.sources import grid_masks
+from dapl.runs.loading import load_run
 
 SIZE = 64
 
@@ -30,7 +30,7 @@ def birds() -> ToyBirds:
 
 
 class TwoPlaces:
-    """Prototypes that look at two fixed places of any picture; the last class has one prototype less."""
+    """Prototypes that look at two fixed places of any image; the last class has one prototype less."""
 
     membership = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1]]).bool()
 
@@ -60,7 +60,7 @@ def test_prototypes_that_a_class_does_not_have_do_not_count(birds: ToyBirds):
             maps[:, 1] = 1
             return maps
 
-    last = Subset(birds, [6, 7, 8])  # pictures of the class with one prototype
+    last = Subset(birds, [6, 7, 8])  # images of the class with one prototype
     result = audit(Whole(), last, size=SIZE, quiet=True)
     assert result["coverage"] == audit(TwoPlaces(), last, size=SIZE, quiet=True)["coverage"]
 
@@ -126,10 +126,10 @@ def test_a_model_of_other_classes_or_shapes_is_refused(birds: ToyBirds):
 
     with pytest.raises(DaplError, match="membership is 2×2, but must be prototypes × classes, and the data has 3"):
         audit(Fewer(), birds, size=SIZE, quiet=True)
-    with pytest.raises(DaplError, match="maps: the model gave 9×1×4×4, but 9 pictures and 2 prototypes"):
+    with pytest.raises(DaplError, match="maps: the model gave 9×1×4×4, but 9 images and 2 prototypes"):
         audit(Flat(), birds, size=SIZE, quiet=True)
     with pytest.raises(DaplError, match="an audit does not know where prototypes came from"):
-        audit(TwoPlaces(), birds, Protocol(scope="projection"), size=SIZE, quiet=True)
+        audit(TwoPlaces(), birds, EvaluationProtocol(scope="projection"), size=SIZE, quiet=True)
 
 
 # --- an original ProtoPNet --------------------------------------------------------------------------------------
@@ -168,12 +168,12 @@ def reference(state: dict[str, Tensor], features: Tensor) -> tuple[Tensor, Tenso
     return torch.log((distances + 1) / (distances + 1e-4)), similarity @ state["last_layer.weight"].T
 
 
-def resnet_features(state: dict[str, Tensor], pictures: Tensor) -> Tensor:
+def resnet_features(state: dict[str, Tensor], images: Tensor) -> Tensor:
     network = torchvision.models.resnet18(weights=None)
     network.load_state_dict({k.removeprefix("features."): v for k, v in state.items()}, strict=False)
     network.eval()
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    x = (pictures / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    x = (images / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     for layer in ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4"):
         x = getattr(network, layer)(x)
     return x

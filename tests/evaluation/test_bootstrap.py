@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from dapl.evaluation.bootstrap import resample_weights, with_intervals
-from dapl.evaluation.statistics import (
+from dapl.evaluation.numbers import (
     balanced_accuracy,
     calibration_error,
     coverage_of_rows,
@@ -16,7 +15,9 @@ from dapl.evaluation.statistics import (
     mean,
     pooled_coverage,
     pooled_diversity,
+    resample_weights,
     values,
+    with_intervals,
 )
 from dapl.metrics import Coverage, Diversity, functional
 
@@ -51,7 +52,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
 
 def test_intervals_do_not_depend_on_how_the_resamples_are_chunked(monkeypatch: pytest.MonkeyPatch):
     whole = torch.cat(list(resample_weights(10, 30, seed=1)))
-    monkeypatch.setattr("dapl.evaluation.bootstrap._WEIGHTS_AT_ONCE", 70)
+    monkeypatch.setattr("dapl.evaluation.numbers._WEIGHTS_AT_ONCE", 70)
     parts = list(resample_weights(10, 30, seed=1))
     assert len(parts) == 5
     assert torch.equal(torch.cat(parts), whole)
@@ -103,7 +104,7 @@ def random_case(rows: int = 40, prototypes: int = 5, parts: int = 6, side: int =
 
 
 def counts_of(regions, assigned, visible, kept):
-    from dapl.metrics.functional._diversity import pair_overlap
+    from dapl.metrics.functional.diversity import pair_overlap
 
     on_part = assigned.sum(1).float()
     iou_on_part, _ = pair_overlap(regions, assigned)

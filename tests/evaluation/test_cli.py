@@ -26,7 +26,7 @@ def test_prints_a_table_and_says_where_the_files_are(run: Path, capsys: pytest.C
 
 def test_another_split(run: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["evaluate", str(run), "--split", "validation", "--metrics", "accuracy"]) == 0
-    assert "toybirds, validation: 3 pictures" in capsys.readouterr().out
+    assert "toybirds, validation: 3 images" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_another_split(run: Path, capsys: pytest.CaptureFixture[str]):
         (["--metrics", "covrage"], "metrics: 'covrage' is not known; did you mean 'coverage'?"),
         (["--split", "tset"], "split: 'tset' is not known; did you mean 'test'?"),
         (["--part-mode", "dics"], "part_mode: 'dics' is not known; did you mean 'disc'?"),
-        (["--scope", "picture"], "scope: 'picture' is not known"),
+        (["--scope", "image"], "scope: 'image' is not known"),
         (["--radius", "-2"], "radius must be above 0"),
         (["--model.heads", "3"], "evaluation takes only fields of"),
     ],

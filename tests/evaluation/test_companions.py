@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from dapl.batches.sources import grid_masks
+from dapl.common.seeds import generator
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
 from dapl.evaluation import evaluate, table
-from dapl.evaluation.statistics import ClassStatistic
-from dapl.loading import load_run
-from dapl.metrics import companions as C
+from dapl.evaluation.numbers import ClassStatistic
+from dapl.metrics import functional as C
 from dapl.metrics import functional as F
-from dapl.seeds import generator
-from dapl.training.sources import grid_masks
+from dapl.runs.loading import load_run
 
 SIZE = 64
 HALF, PATCH, BLUR = round(36 * SIZE / 224), round(32 * SIZE / 224), round(10 * SIZE / 224)
@@ -98,8 +98,8 @@ def test_companions_are_those_of_the_classes(run: Path):
     assert result["sparsity"] <= 1
     assert result["class_size"] == 4
     text = table(result)
-    assert "stability took one pass over the pictures, with noise" in text
-    assert "purity took one pass over the training pictures" in text
+    assert "stability took one pass over the images, with noise" in text
+    assert "purity took one pass over the training images" in text
 
 
 def test_companions_with_passes_of_their_own_run_only_when_asked_for(evaluated):
@@ -109,8 +109,12 @@ def test_companions_with_passes_of_their_own_run_only_when_asked_for(evaluated):
 
 def test_a_companion_alone(run: Path):
     result = evaluate(run, metrics="faithfulness", quiet=True)
-    assert set(result.numbers) == {"faithfulness", "similarity_lost_region", "similarity_lost_random",
-                                   "faithfulness_wins"}  # fmt: skip
+    assert set(result.numbers) == {
+        "faithfulness",
+        "similarity_lost_region",
+        "similarity_lost_random",
+        "faithfulness_wins",
+    }
 
 
 def test_a_class_statistic_weighs_the_rows_of_its_class_only():

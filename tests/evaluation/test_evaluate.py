@@ -13,20 +13,28 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dapl.batches.sources import grid_masks
+from dapl.common.errors import DaplError
 from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import fit
-from dapl.errors import DaplError
-from dapl.evaluation import Evaluation, Protocol, evaluate, table
-from dapl.loading import load_run
+from dapl.evaluation import Evaluation, EvaluationProtocol, evaluate, table
 from dapl.metrics import functional as F
-from dapl.metrics.parts import part_masks
-from dapl.run import Run
-from dapl.training.sources import grid_masks
+from dapl.metrics.functional.parts import part_masks
+from dapl.runs.loading import load_run
+from dapl.runs.run import Run
 
-LOOKS = ("coverage", "precision", "recall", "diversity", "redundancy", "imbalance", "background_bias",
-         "region_background_share")  # fmt: skip
+LOOKS = (
+    "coverage",
+    "precision",
+    "recall",
+    "diversity",
+    "redundancy",
+    "imbalance",
+    "background_bias",
+    "region_background_share",
+)
 
 
 def exact_parts(sample: Sample) -> tuple[Tensor, Tensor]:
@@ -46,7 +54,7 @@ def discs(sample: Sample) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def slowly(folder: Path, find_parts=exact_parts, tau: float = 0.2, percentile: float = 95.0) -> dict[str, float]:
-    """One picture at a time, straight from the data set through the public functions."""
+    """One image at a time, straight from the data set through the public functions."""
     loaded = load_run(folder)
     model, rows = loaded.model, []
     test = build_splits(loaded.config.data).test
@@ -79,7 +87,7 @@ def test_numbers_are_those_of_a_slow_recomputation(evaluated: tuple[Path, Evalua
 
 
 def test_protocol_options_reach_the_numbers(run: Path):
-    protocol = Protocol(part_mode="disc", tau=0.4, percentile=90)
+    protocol = EvaluationProtocol(part_mode="disc", tau=0.4, percentile=90)
     result = evaluate(run, protocol, metrics=["coverage", "diversity", "background_bias"], quiet=True)
     expected = slowly(run, discs, tau=0.4, percentile=90)
     for name in LOOKS[:7]:
@@ -91,7 +99,7 @@ def test_protocol_options_reach_the_numbers(run: Path):
 
 @pytest.mark.parametrize("scope", ["dataset", "projection"])
 def test_scope_changes_the_looks_and_not_the_answers(scope: str, run: Path, evaluated: tuple[Path, Evaluation]):
-    result = evaluate(run, Protocol(scope=scope), quiet=True)
+    result = evaluate(run, EvaluationProtocol(scope=scope), quiet=True)
     assert result["accuracy"] == evaluated[1]["accuracy"]
     assert result.numbers["ece"] == evaluated[1].numbers["ece"]
     assert result["coverage"] != evaluated[1]["coverage"]
@@ -101,7 +109,9 @@ def test_scope_changes_the_looks_and_not_the_answers(scope: str, run: Path, eval
 
 @torch.no_grad()
 def test_scope_projection_is_each_prototype_on_its_source(run: Path):
-    result = evaluate(run, Protocol(scope="projection"), metrics="coverage,diversity,background_bias", quiet=True)
+    result = evaluate(
+        run, EvaluationProtocol(scope="projection"), metrics="coverage,diversity,background_bias", quiet=True
+    )
     loaded = load_run(run)
     train = build_splits(loaded.config.data).train
     coverages, diversities, biases = [], [], []
@@ -130,7 +140,7 @@ def test_scope_projection_is_each_prototype_on_its_source(run: Path):
     assert result["background_bias"] == pytest.approx(sum(biases) / len(biases), abs=1e-5)
 
 
-def test_pictures_and_cached_features_give_the_same_numbers(run: Path, evaluated: tuple[Path, Evaluation]):
+def test_images_and_cached_features_give_the_same_numbers(run: Path, evaluated: tuple[Path, Evaluation]):
     config = Run.open(run).config({"cache.features": False, "cache.pixels": False})
     result = evaluate(run, config=config, quiet=True)
     for name, number in evaluated[1].numbers.items():
@@ -143,11 +153,20 @@ def test_metrics_json_says_what_was_measured_how(evaluated: tuple[Path, Evaluati
     assert set(written["numbers"]) == set(result.numbers)
     assert set(written["numbers"]) >= {*LOOKS, "accuracy", "balanced_accuracy", "ece", "cross_entropy", "consistency"}
     for name, number in written["numbers"].items():
-        if name not in ("sparsity", "class_size"):  # which no picture decides
+        if name not in ("sparsity", "class_size"):  # which no image decides
             assert number["low"] - 1e-12 <= number["value"] <= number["high"] + 1e-12, name
     protocol = written["protocol"]
-    expected = {"percentile": 95.0, "tau": 0.2, "part_mode": "exact", "radius": None, "scope": "image",
-                "data": "toybirds", "split": "test", "pictures": 18, "image_size": 64}  # fmt: skip
+    expected = {
+        "percentile": 95.0,
+        "tau": 0.2,
+        "part_mode": "exact",
+        "radius": None,
+        "scope": "image",
+        "data": "toybirds",
+        "split": "test",
+        "images": 18,
+        "image_size": 64,
+    }
     assert expected.items() <= protocol.items()
     assert protocol["versions"]["dapl"]
     assert protocol["checkpoint"] == "checkpoints/best.safetensors"
@@ -164,15 +183,15 @@ def test_tables_by_class_add_up_to_the_numbers(evaluated: tuple[Path, Evaluation
     folder, result = evaluated
     rows = read_csv(Run(folder).evaluation_folder / "per_class.csv")
     assert [row["class"] for row in rows] == load_run(folder).classes
-    weights = [int(row["pictures"]) for row in rows]
-    assert sum(weights) == result.protocol["pictures"]
+    weights = [int(row["images"]) for row in rows]
+    assert sum(weights) == result.protocol["images"]
     for name in ("accuracy", "cross_entropy", *LOOKS):
         mean = sum(w * float(row[name]) for w, row in zip(weights, rows, strict=True)) / sum(weights)
         assert mean == pytest.approx(result[name], abs=1e-5), name
 
 
 def test_tables_by_part_add_up_to_the_pooled_recall(run: Path):
-    result = evaluate(run, Protocol(scope="dataset"), metrics="coverage,diversity", quiet=True)
+    result = evaluate(run, EvaluationProtocol(scope="dataset"), metrics="coverage,diversity", quiet=True)
     rows = read_csv(Run(run).evaluation_folder / "per_part.csv")
     assert [row["part"] for row in rows] == list(build_splits(load_run(run).config.data).test.parts)
     seen = [int(row["rows"]) for row in rows]
@@ -188,14 +207,14 @@ def test_curve_against_tau_falls_and_passes_through_the_number(evaluated: tuple[
     assert all(a >= b - 1e-12 for name in ("precision", "recall") for a, b in zip(curves[name], curves[name][1:]))  # noqa: B905
 
 
-def test_plots_are_pictures_with_something_on_them(evaluated: tuple[Path, Evaluation]):
+def test_plots_are_images_with_something_on_them(evaluated: tuple[Path, Evaluation]):
     folder = Run(evaluated[0]).evaluation_folder
     names = {"parts_heads.png", "coverage_tau.png", "redundancy.png", "background_bias.png"}
     assert {path.name for path in folder.glob("*.png")} == names
     for name in names:
-        with Image.open(folder / name) as picture:
-            assert min(picture.size) > 300
-            assert len(picture.convert("RGB").getcolors(1 << 24) or []) > 20
+        with Image.open(folder / name) as image:
+            assert min(image.size) > 300
+            assert len(image.convert("RGB").getcolors(1 << 24) or []) > 20
 
 
 class Bare:
@@ -223,7 +242,7 @@ def without(monkeypatch: pytest.MonkeyPatch, parts: bool, masks: bool) -> None:
         splits = build_splits(config)
         return replace(splits, test=Bare(splits.test, parts, masks))
 
-    monkeypatch.setattr("dapl.training.lanes.build_splits", build)
+    monkeypatch.setattr("dapl.batches.run_data.build_splits", build)
 
 
 def test_data_without_parts_or_masks_gives_what_it_can_and_says_why(
@@ -249,7 +268,7 @@ def test_parts_without_masks_still_have_coverage(
     assert result["coverage"] == pytest.approx(evaluated[1]["coverage"])
     assert set(result.missing) == {"background_bias", "region_background_share", "object_overlap", "oirr"}
     with pytest.raises(DaplError, match="part_mode: voronoi needs foreground masks"):
-        evaluate(run, Protocol(part_mode="voronoi"), quiet=True)
+        evaluate(run, EvaluationProtocol(part_mode="voronoi"), quiet=True)
 
 
 def test_files_of_an_earlier_evaluation_do_not_stay_beside_other_numbers(run: Path):
@@ -267,7 +286,7 @@ def test_pruned_prototypes_do_not_count(run: Path, monkeypatch: pytest.MonkeyPat
         loaded.model.prototypes.kept[1::2] = False
         return loaded
 
-    monkeypatch.setattr("dapl.evaluation.whole_run.load_run", pruned)
+    monkeypatch.setattr("dapl.evaluation.evaluator.load_run", pruned)
     half = evaluate(run, metrics="coverage,background_bias", quiet=True)
     assert half["recall"] <= whole["recall"]
     assert half["background_bias"] != whole["background_bias"]

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from dapl.errors import DaplError
-from dapl.evaluation.protocol import Protocol
-from dapl.evaluation.selection import METRICS, NAMES, chosen
+from dapl.common.errors import DaplError
+from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.metrics.registry import METRICS, NAMES, chosen
 
 
 def test_defaults_are_those_of_the_design():
-    protocol = Protocol()
+    protocol = EvaluationProtocol()
     assert (protocol.percentile, protocol.tau, protocol.scope, protocol.radius_of) == (95.0, 0.2, "image", "box")
     assert protocol.resamples == 1000
 
@@ -35,7 +35,7 @@ def test_defaults_are_those_of_the_design():
 )
 def test_bad_options_are_refused_with_a_sentence(options: dict, message: str):
     with pytest.raises(DaplError, match=message):
-        Protocol(**options)
+        EvaluationProtocol(**options)
 
 
 def test_metrics_are_chosen_by_name():
@@ -51,6 +51,6 @@ def test_an_unknown_metric_is_refused_with_the_nearest():
 
 
 def test_options_need_no_torch():
-    code = "import sys, dapl.cli, dapl.evaluation.protocol, dapl.evaluation.selection; print('torch' in sys.modules)"
+    code = "import sys, dapl.cli, dapl.evaluation.protocol, dapl.metrics.registry; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

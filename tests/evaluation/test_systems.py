@@ -10,26 +10,34 @@ import pytest
 import torch
 from torch import Tensor
 
+from dapl.batches.sources import grid_masks
 from dapl.cli import main
 from dapl.config import dump_config, parse_config
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
-from dapl.evaluation import Evaluation, Protocol, evaluate, table
-from dapl.evaluation.selection import NAMES
-from dapl.loading import LoadedRun, load_run
+from dapl.evaluation import Evaluation, EvaluationProtocol, evaluate, table
 from dapl.metrics import functional as F
-from dapl.run import Run
-from dapl.training.sources import grid_masks
+from dapl.metrics.registry import NAMES
+from dapl.runs.loading import LoadedRun, load_run
+from dapl.runs.run import Run
 from dapl.training.trainer import train
 
 from .conftest import SIZE, tiny_config
 from .test_evaluate import exact_parts
 
 BACKBONE = {"name": "mobilenetv2_100", "weights": "random", "stages": [-4]}
-"""A stage whose cells see less than the picture."""
+"""A stage whose cells see less than the image."""
 ANSWERS = {"accuracy", "balanced_accuracy", "ece", "cross_entropy"}
-LOOKS = ("coverage", "precision", "recall", "diversity", "redundancy", "imbalance", "background_bias",
-         "region_background_share")  # fmt: skip
+LOOKS = (
+    "coverage",
+    "precision",
+    "recall",
+    "diversity",
+    "redundancy",
+    "imbalance",
+    "background_bias",
+    "region_background_share",
+)
 
 
 def trained(folder: Path, model: dict[str, Any], schedule: list[dict[str, Any]], **fields: Any) -> Path:
@@ -41,7 +49,7 @@ def trained(folder: Path, model: dict[str, Any], schedule: list[dict[str, Any]],
 
 @torch.no_grad()
 def slowly(loaded: LoadedRun, bicubic: bool) -> dict[str, float]:
-    """One picture at a time; the prototypes of its class are picked by hand, and so are their maps on pixels."""
+    """One image at a time; the prototypes of its class are picked by hand, and so are their maps on pixels."""
     model, rows = loaded.model, []
     test = build_splits(loaded.config.data).test
     membership, kept = model.prototypes.membership.tolist(), model.prototypes.kept.tolist()
@@ -105,7 +113,7 @@ def test_a_black_box_has_answers_and_nothing_else(blackbox: Path) -> None:
 
 @pytest.mark.parametrize("scope", ["dataset", "projection"])
 def test_no_scope_finds_prototypes_in_a_black_box(scope: str, blackbox: Path) -> None:
-    result = evaluate(blackbox, Protocol(scope=scope), quiet=True)
+    result = evaluate(blackbox, EvaluationProtocol(scope=scope), quiet=True)
     assert set(result.numbers) == ANSWERS
     assert "coverage" in result.missing
 
@@ -148,8 +156,8 @@ def test_a_class_explains_itself_by_all_that_it_has_a_part_in(shared: Path) -> N
 
 
 def test_each_shared_prototype_on_its_source(shared: Path) -> None:
-    """A picture stands for a class once for each of its prototypes, whoever else has them."""
-    result = evaluate(shared, Protocol(scope="projection"), metrics="background_bias", quiet=True)
+    """An image stands for a class once for each of its prototypes, whoever else has them."""
+    result = evaluate(shared, EvaluationProtocol(scope="projection"), metrics="background_bias", quiet=True)
     loaded = load_run(shared)
     training, model = build_splits(loaded.config.data).train, loaded.model
     biases = []

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dapl.api import Classifier, load
+from dapl import load
 from dapl.config import Config, parse_config
 from dapl.data.build import build_splits
+from dapl.explain.classifier import Classifier
 from dapl.explain.draw import picture_of
 from dapl.training.trainer import train
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dapl.api import Classifier
+from dapl.explain.classifier import Classifier
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -13,14 +13,14 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
-from dapl.errors import DaplError
 from dapl.explain.evidence import Evidence, Known, _strongest, explain, explanations, logits_of, see
-from dapl.explain.parts import PictureFacts
+from dapl.explain.parts import ImageFacts
 from dapl.models.build import SYSTEMS, build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.dapl import Dapl
-from dapl.training.records import PrototypeRecord, fresh_records
+from dapl.runs.records import PrototypeRecord, fresh_records
 
 C, SIZE = 4, 64
 NAMES = ("ant", "bee", "cat", "dog")
@@ -34,7 +34,7 @@ def _built(system: str) -> PrototypeModel:
         {"system": system, "backbone": backbone, **SMALL.get(system, {})}
     )
     model = build_model(config, C, seed=3).eval().requires_grad_(False)
-    for parameter in model.parts()["classifier"].parameters() if "classifier" in model.parts() else ():
+    for parameter in model.components()["classifier"].parameters() if "classifier" in model.components() else ():
         parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return model
 
@@ -239,7 +239,7 @@ def half(left: bool) -> Tensor:
 def test_parts_and_background_of_an_annotated_picture(dapl: PrototypeModel, images: Tensor) -> None:
     everywhere = torch.ones(1, SIZE, SIZE, dtype=torch.bool)
     parts = torch.cat((everywhere, half(True)[None]))
-    facts = PictureFacts(half(True), parts, torch.tensor([False, True]), ("hidden", "wing"))
+    facts = ImageFacts(half(True), parts, torch.tensor([False, True]), ("hidden", "wing"))
     rows = explain(dapl, images[0], known(dapl, parts=["leg"] * 12), top=1000, facts=facts).classes[0].rows
     for row in rows:
         region = region_of(dapl, row)
@@ -251,7 +251,7 @@ def test_parts_and_background_of_an_annotated_picture(dapl: PrototypeModel, imag
     tiny = torch.zeros(1, SIZE, SIZE, dtype=torch.bool)
     y, x = divmod(int(rows[0].heat.argmax()), SIZE)
     tiny[0, y, x] = True
-    pointed = PictureFacts(None, tiny, torch.tensor([True]), ("eye",))
+    pointed = ImageFacts(None, tiny, torch.tensor([True]), ("eye",))
     again = explain(dapl, images[0], known(dapl, parts=["leg"] * 12), top=1000, facts=pointed).classes[0].rows
     assert (again[0].part, again[0].part_from) == ("eye", "picture")
     assert all(row.part in ("eye", None) for row in again)

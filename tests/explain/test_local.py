@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dapl.api import Classifier
 from dapl.cli import main
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
+from dapl.explain.classifier import Classifier
 from dapl.explain.draw import HEAT, blended, jpeg_uri, overlay_uri, percentage, signed
 from dapl.explain.evidence import Known
 from dapl.explain.local import LocalExplanation
@@ -211,8 +211,13 @@ def test_overlays_are_seen_where_the_map_is_high() -> None:
 
 def test_numbers_for_people() -> None:
     assert [percentage(share) for share in (0, 1e-5, 0.0005, 0.5, 0.9996, 1)] == [
-        "0.0%", "<0.1%", "0.1%", "50.0%", ">99.9%", "100.0%"
-    ]  # fmt: skip
+        "0.0%",
+        "<0.1%",
+        "0.1%",
+        "50.0%",
+        ">99.9%",
+        "100.0%",
+    ]
     assert signed(-0.5) == "−0.500"
 
 
@@ -261,9 +266,14 @@ class TestCommand:
         ],
     )
     def test_bad_input_gets_a_sentence(
-        self, trained: Path, bird: Path, tmp_path: Path, arguments: list[str], message: str,
+        self,
+        trained: Path,
+        bird: Path,
+        tmp_path: Path,
+        arguments: list[str],
+        message: str,
         capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not much of a picture")
         words = [word.format(bird=bird, broken=tmp_path / "broken.jpg") for word in arguments]
         assert main(["explain", str(trained), *words, "--out", str(tmp_path / "out")]) == 2

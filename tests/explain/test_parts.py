@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dapl.data.annotations import Annotations
-from dapl.explain.parts import PictureFacts, foreground_shares, name_parts, nearest_part
+from dapl.batches.cache import Annotations
+from dapl.explain.parts import ImageFacts, foreground_shares, name_parts, nearest_part
 
 
 def square(top: int, left: int, side: int, size: int = 32) -> Tensor:
@@ -16,10 +16,10 @@ def square(top: int, left: int, side: int, size: int = 32) -> Tensor:
     return mask
 
 
-def facts(*parts: Tensor, visible: list[bool] | None = None) -> PictureFacts:
+def facts(*parts: Tensor, visible: list[bool] | None = None) -> ImageFacts:
     stacked = torch.stack(parts)
     seen = torch.ones(len(parts), dtype=torch.bool) if visible is None else torch.tensor(visible)
-    return PictureFacts(None, stacked, seen, [f"part {k}" for k in range(len(parts))])
+    return ImageFacts(None, stacked, seen, [f"part {k}" for k in range(len(parts))])
 
 
 def test_the_part_that_is_covered_most() -> None:
@@ -37,15 +37,15 @@ def test_no_part() -> None:
     assert name_parts(region, facts(square(20, 20, 4))) == [None]
     assert name_parts(region, facts(square(0, 0, 4), visible=[False])) == [None]
     assert name_parts(region, facts(square(6, 6, 20))) == [None]  # less than a fifth of it
-    assert name_parts(region, PictureFacts()) == [None]
+    assert name_parts(region, ImageFacts()) == [None]
     assert name_parts(region, None) == [None]
     assert name_parts(torch.zeros(0, 32, 32, dtype=torch.bool), facts(square(0, 0, 4))) == []
 
 
 def test_foreground_shares() -> None:
     regions = torch.stack((square(0, 0, 8), square(0, 4, 8), square(20, 20, 8), square(0, 0, 0)))
-    assert foreground_shares(regions, PictureFacts(square(0, 0, 8))) == [1.0, 0.5, 0.0, None]
-    assert foreground_shares(regions, PictureFacts()) == [None] * 4
+    assert foreground_shares(regions, ImageFacts(square(0, 0, 8))) == [1.0, 0.5, 0.0, None]
+    assert foreground_shares(regions, ImageFacts()) == [None] * 4
 
 
 def test_the_nearest_keypoint_within_reach() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dapl.config import Config, parse_config
 from dapl.evaluation import evaluate
-from dapl.export.whole_run import export_run
+from dapl.export.export import export_run
 from dapl.models.build import SYSTEMS
 from dapl.training.trainer import train
 
@@ -36,14 +36,19 @@ def tiny_config(system: str, cache_folder: Path) -> Config:
         after.append({"stage": "last_layer", "epochs": 2})
     return parse_config(
         {
-            "data": {"name": "toybirds", "classes": CLASSES, "images_per_class": 6, "test_images_per_class": 4,
-                     "image_size": SIZE},
+            "data": {
+                "name": "toybirds",
+                "classes": CLASSES,
+                "images_per_class": 6,
+                "test_images_per_class": 4,
+                "image_size": SIZE,
+            },
             "model": {"system": system, "backbone": backbone, **SMALL.get(system, {})},
             "schedule": [fit, *after],
             "cache": {"folder": str(cache_folder)},
             "runtime": {"accelerator": "cpu", "evaluation_batch": 8, "workers": 0},
         }
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="session")

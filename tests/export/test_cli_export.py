@@ -12,9 +12,9 @@ import huggingface_hub
 import pytest
 
 from dapl.cli import main
-from dapl.errors import DaplError
-from dapl.export.push import push_folder
-from dapl.export.whole_run import parse_formats
+from dapl.common.errors import DaplError
+from dapl.export.export import parse_formats
+from dapl.export.hub import push_folder
 
 
 def test_both_formats(own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from dapl.export.export import CHECKED, images_of_test
 from dapl.export.layout import NAMES
-from dapl.export.whole_run import CHECKED, pictures_of_test
-from dapl.loading import load_run
+from dapl.runs.loading import load_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -25,15 +25,13 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTAL
 def test_the_code_on_the_page(run_of: Callable[[str], Path], tmp_path: Path) -> None:
     shutil.copytree(run_of("dapl"), tmp_path / "runs" / "birds")
     loaded = load_run(run_of("dapl"))
-    pixels = pictures_of_test(loaded.config, 1)[0]
+    pixels = images_of_test(loaded.config, 1)[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "bird.png")
     shown = []
     for language, text in BLOCKS:
         command = text.split() if language == "bash" else [sys.executable, "-c", text]
         path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            command, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, check=False
-        )  # fmt: skip
+        done = subprocess.run(command, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
         shown.append(done.stdout)
     assert [language for language, _ in BLOCKS] == ["bash", "python", "python", "python"]
@@ -48,4 +46,4 @@ def test_the_code_on_the_page(run_of: Callable[[str], Path], tmp_path: Path) -> 
 def test_the_page_names_every_file() -> None:
     table = PAGE.split("## In Python")[0]
     assert [name for name in NAMES if f"`{name}" not in table] == []
-    assert f"on {CHECKED} pictures" in PAGE
+    assert f"on {CHECKED} images" in PAGE

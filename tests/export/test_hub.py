@@ -18,23 +18,23 @@ from huggingface_hub import ModelCard
 from PIL import Image
 
 import dapl
+from dapl.common.errors import DaplError
 from dapl.data.toybirds import ToyBirds
-from dapl.data.toybirds.looks import PARTS
-from dapl.errors import DaplError
+from dapl.data.toybirds.species import PARTS
 from dapl.explain.patches import Patch
+from dapl.export.export import export_config, export_run, images_of_test
 from dapl.export.hub import ExportedModel, load_exported
-from dapl.export.pictures import LARGEST, decoded, take_pictures
-from dapl.export.whole_run import export_config, export_run, pictures_of_test
-from dapl.loading import load_run
+from dapl.export.images import LARGEST, decoded, take_images
 from dapl.models.build import SYSTEMS
-from dapl.run import Run
-from dapl.training.records import PrototypeRecord
+from dapl.runs.loading import load_run
+from dapl.runs.records import PrototypeRecord
+from dapl.runs.run import Run
 
 
 @pytest.fixture
-def picture(run_of: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A test picture as a file."""
-    pixels = pictures_of_test(load_run(run_of("dapl")).config, 1)[0]
+def image(run_of: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A test image as a file."""
+    pixels = images_of_test(load_run(run_of("dapl")).config, 1)[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "bird.png")
     return tmp_path / "bird.png"
 
@@ -42,7 +42,7 @@ def picture(run_of: Callable[[str], Path], tmp_path: Path) -> Path:
 @torch.no_grad()
 def test_it_is_the_model_of_the_run(run: Path, exported: Path) -> None:
     loaded, found = load_run(run), load_exported(exported)
-    images = pictures_of_test(loaded.config, 2)
+    images = images_of_test(loaded.config, 2)
     assert torch.equal(found.model(images).logits, loaded.model(images).logits)
     assert not found.model.training
     assert found.classes == loaded.classes
@@ -51,9 +51,9 @@ def test_it_is_the_model_of_the_run(run: Path, exported: Path) -> None:
     assert found.metrics == json.loads(Run(run).evaluation_file.read_text())
 
 
-def test_every_projected_prototype_has_a_picture(run: Path, exported: Path) -> None:
+def test_every_projected_prototype_has_a_image(run: Path, exported: Path) -> None:
     loaded, found = load_run(run), load_exported(exported)
-    assert set(found.pictures) == {record.index for record in loaded.records if record.image is not None}
+    assert set(found.images) == {record.index for record in loaded.records if record.image is not None}
     for record in found.records:
         patch = found.patches.patch(record)
         assert patch is not None
@@ -64,7 +64,7 @@ def test_every_projected_prototype_has_a_picture(run: Path, exported: Path) -> N
         assert patch.close_up() is patch  # it was cut out already
         assert found.patches.part(record, (1, 1)) in (None, *PARTS)
     if found.records:
-        assert any(picture.part for picture in found.pictures.values())
+        assert any(image.part for image in found.images.values())
 
 
 ELSEWHERE = """
@@ -85,22 +85,22 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 
 
 def test_another_process_without_the_data(
-    run_of: Callable[[str], Path], export_of: Callable[[str, str], Path], picture: Path, tmp_path: Path
+    run_of: Callable[[str], Path], export_of: Callable[[str, str], Path], image: Path, tmp_path: Path
 ) -> None:
     """No run, no cache, no home: the folders alone. One process for all systems."""
     for system in SYSTEMS:
         shutil.copytree(export_of(system, "hub"), tmp_path / "there" / system)
     home = {"HOME": str(tmp_path / "nobody"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "there"), str(picture)]
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "there"), str(image)]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | home, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answers = {answer["system"]: answer for answer in map(json.loads, done.stdout.splitlines())}
     assert answers.keys() == SYSTEMS.keys()
     for system, said in answers.items():
         here = dapl.load(run_of(system))
-        assert said["class"] == here.predict(picture).class_name
+        assert said["class"] == here.predict(image).class_name
         if len(here.model.prototypes):
-            shown = here.explain(picture).classes[0]
+            shown = here.explain(image).classes[0]
             assert said["total"] == pytest.approx(said["logit"], abs=1e-4)
             assert said["logit"] == pytest.approx(shown.logit, abs=1e-4)
             assert said["patches"] == [True] * len(shown.rows)
@@ -108,10 +108,10 @@ def test_another_process_without_the_data(
             assert (tmp_path / f"{system}.html").stat().st_size > 5000
 
 
-def test_from_pretrained_predicts_and_explains(own_export: Path, picture: Path) -> None:
+def test_from_pretrained_predicts_and_explains(own_export: Path, image: Path) -> None:
     model = ExportedModel.from_pretrained(own_export)
-    assert model.predict(picture) == dapl.load(own_export).predict(picture)
-    why = model.explain(picture, top=2)
+    assert model.predict(image) == dapl.load(own_export).predict(image)
+    why = model.explain(image, top=2)
     assert len(why.classes[0].rows) == 2
 
 
@@ -119,10 +119,10 @@ def test_saving_what_was_loaded_gives_the_same_files(own_export: Path, tmp_path:
     again = load_exported(own_export).save_pretrained(tmp_path / "again")
     for name in ("model.safetensors", "config.json", "prototypes.json", "metrics.json"):
         assert (again / name).read_bytes() == (own_export / name).read_bytes(), name
-    pictures = sorted(path.name for path in (own_export / "prototypes").iterdir())
-    assert pictures
-    assert pictures == sorted(path.name for path in (again / "prototypes").iterdir())
-    for name in pictures:
+    images = sorted(path.name for path in (own_export / "prototypes").iterdir())
+    assert images
+    assert images == sorted(path.name for path in (again / "prototypes").iterdir())
+    for name in images:
         assert (again / "prototypes" / name).read_bytes() == (own_export / "prototypes" / name).read_bytes()
 
 
@@ -183,14 +183,14 @@ def test_normalisation_is_that_of_the_export(own_export: Path) -> None:
     assert load_exported(own_export).model.backbone.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_without_the_training_pictures(own_run: Path) -> None:
-    """The model still goes out, and says how many prototypes have no picture."""
+def test_without_the_training_images(own_run: Path) -> None:
+    """The model still goes out, and says how many prototypes have no image."""
     loaded = load_run(own_run)
     strange = loaded.config.data.model_copy(update={"seed": 99, "classes": 2, "images_per_class": 2})
     config = loaded.config.model_copy(update={"data": strange})
     done = export_run(own_run, formats=["hub"], config=config, quiet=True)
     there = load_exported(done.folder)
-    assert done.without_pictures == len(loaded.records) - len(there.pictures) > 0
+    assert done.without_images == len(loaded.records) - len(there.images) > 0
 
 
 def spoil(folder: Path, name: str, change: dict) -> None:
@@ -241,22 +241,22 @@ def test_records_must_be_those_of_the_model(own_export: Path) -> None:
         load_exported(own_export)
 
 
-def test_a_broken_picture_costs_only_itself(own_export: Path, picture: Path) -> None:
+def test_a_broken_image_costs_only_itself(own_export: Path, image: Path) -> None:
     first = sorted((own_export / "prototypes").iterdir())[0]
-    first.write_bytes(b"\x89PNG not a picture")
+    first.write_bytes(b"\x89PNG not an image")
     model = dapl.load(own_export)
-    why = model.explain(picture, against=0)
-    why.save(picture.with_suffix(".html"))
+    why = model.explain(image, against=0)
+    why.save(image.with_suffix(".html"))
     assert "prototype 0 is no JPEG" in (model.patches.problem or "")
 
 
-def test_a_picture_is_a_jpeg_of_a_sane_size(own_export: Path) -> None:
+def test_a_image_is_a_jpeg_of_a_sane_size(own_export: Path) -> None:
     first = sorted((own_export / "prototypes").iterdir())[0]
     Image.new("RGB", (3000, 2)).save(first, format="JPEG")
     found = load_exported(own_export)
     assert found.patches.patch(found.records[0]) is None
     first.write_bytes(b"\xff\xd8" + bytes(2 << 20))
-    assert 0 not in load_exported(own_export).pictures
+    assert 0 not in load_exported(own_export).images
 
 
 def test_an_unknown_name(tmp_path: Path) -> None:
@@ -314,20 +314,20 @@ class Birds:
         return None
 
 
-def test_two_thousand_pictures_stay_below_30_mb() -> None:
-    pictures = take_pictures([PrototypeRecord(j, ["bird"], 0) for j in range(4)], Birds(), (7, 7))
-    assert len(pictures) == 4
-    assert 2000 / 4 * sum(len(picture.jpeg) for picture in pictures.values()) < 30e6
-    for j, picture in pictures.items():
-        height, width = decoded(picture.jpeg, j).shape[1:]
-        left, top, right, bottom = picture.box
+def test_two_thousand_images_stay_below_30_mb() -> None:
+    images = take_images([PrototypeRecord(j, ["bird"], 0) for j in range(4)], Birds(), (7, 7))
+    assert len(images) == 4
+    assert 2000 / 4 * sum(len(image.jpeg) for image in images.values()) < 30e6
+    for j, image in images.items():
+        height, width = decoded(image.jpeg, j).shape[1:]
+        left, top, right, bottom = image.box
         assert max(height, width) <= LARGEST
         assert (right - left) / (bottom - top) == pytest.approx(90 / 150, rel=0.05)  # still the same box
         assert 0 <= left < right <= width
         assert 0 <= top < bottom <= height
 
 
-def test_the_config_says_how_pictures_are_brought(own_run: Path) -> None:
+def test_the_config_says_how_images_are_brought(own_run: Path) -> None:
     loaded = load_run(own_run)
     config = export_config(loaded)
     assert config.model == loaded.config.model

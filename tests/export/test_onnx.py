@@ -15,13 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.export import onnx_file
-from dapl.export.graph import InferenceGraph
-from dapl.export.onnx_file import compare, open_session, write_onnx
-from dapl.export.whole_run import pictures_of_test
-from dapl.loading import load_run
+from dapl.export.export import images_of_test
+from dapl.export.onnx_file import InferenceGraph, compare, open_session, write_onnx
 from dapl.models.contract import PrototypeModel
+from dapl.runs.loading import load_run
 
 
 def answers(path: Path, images: Tensor) -> dict[str, np.ndarray]:
@@ -35,7 +34,7 @@ def answers(path: Path, images: Tensor) -> dict[str, np.ndarray]:
 @torch.no_grad()
 def test_it_says_what_pytorch_says(run: Path, onnx_model: Path, batch: int) -> None:
     loaded = load_run(run)
-    images = pictures_of_test(loaded.config, batch)
+    images = images_of_test(loaded.config, batch)
     given, model = answers(onnx_model, images), loaded.model
     embedding = model.embed(model.backbone(images))
     if len(model.prototypes) == 0:
@@ -86,7 +85,7 @@ def test_it_runs_without_torch_and_dapl(onnx_model: Path, run: Path) -> None:
 
 @torch.no_grad()
 def on_its_prototypes(model: PrototypeModel, images: Tensor) -> None:
-    """Each prototype becomes a patch of one of the pictures, or lies very near it, as after projection."""
+    """Each prototype becomes a patch of one of the images, or lies very near it, as after projection."""
     patches = model.embed(model.backbone(images)).flatten(3)
     for j in range(len(model.prototypes)):
         patch = patches[j % len(patches), j % model.prototypes.groups, :, j % patches.shape[3]]
@@ -101,7 +100,7 @@ def test_it_is_exact_where_a_prototype_meets_its_patch(system: str, run: Path, t
     model = loaded.model
     if len(model.prototypes) == 0:
         return
-    images = pictures_of_test(loaded.config, 3)
+    images = images_of_test(loaded.config, 3)
     on_its_prototypes(model, images)
     differences = write_onnx(tmp_path / "model.onnx", model, images, {})
     assert max(differences.values()) <= 1e-4
@@ -114,7 +113,7 @@ def test_it_is_exact_where_a_prototype_meets_its_patch(system: str, run: Path, t
 @torch.no_grad()
 def test_pruned_prototypes_do_not_count(own_run: Path, tmp_path: Path) -> None:
     loaded = load_run(own_run)
-    images = pictures_of_test(loaded.config, 2)
+    images = images_of_test(loaded.config, 2)
     loaded.model.prototypes.kept[[0, 3]] = False
     write_onnx(tmp_path / "model.onnx", loaded.model, images, {})
     given = {name: torch.from_numpy(value) for name, value in answers(tmp_path / "model.onnx", images).items()}
@@ -165,13 +164,13 @@ def test_a_file_that_differs_is_not_kept(
     monkeypatch.setattr(onnx_file, "InferenceGraph", wrong)
     folder = tmp_path / "out"
     with pytest.raises(DaplError, match=output):
-        write_onnx(folder / "model.onnx", loaded.model, pictures_of_test(loaded.config, 3), {})
+        write_onnx(folder / "model.onnx", loaded.model, images_of_test(loaded.config, 3), {})
     assert list(folder.iterdir()) == []
 
 
 def test_another_model_is_told_apart(own_run: Path, tmp_path: Path) -> None:
     loaded = load_run(own_run)
-    images = pictures_of_test(loaded.config, 2)
+    images = images_of_test(loaded.config, 2)
     write_onnx(tmp_path / "model.onnx", loaded.model, images, {})
     with torch.no_grad():
         loaded.model.prototypes.vectors[0] += 0.01
@@ -191,7 +190,7 @@ def test_missing_packages_are_named(own_run: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(onnx_file, "_PACKAGES", ("onnx", "no_such_package"))
     loaded = load_run(own_run)
     with pytest.raises(DaplError, match=r"no_such_package; `pip install 'dapl\[export\]'`"):
-        write_onnx(tmp_path / "model.onnx", loaded.model, pictures_of_test(loaded.config, 1), {})
+        write_onnx(tmp_path / "model.onnx", loaded.model, images_of_test(loaded.config, 1), {})
 
 
 def test_a_network_that_cannot_be_traced(own_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -202,5 +201,5 @@ def test_a_network_that_cannot_be_traced(own_run: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(onnx_file, "InferenceGraph", Branching)
     loaded = load_run(own_run)
     with pytest.raises(DaplError, match="cannot be written as ONNX"):
-        write_onnx(tmp_path / "model.onnx", loaded.model, pictures_of_test(loaded.config, 1), {})
+        write_onnx(tmp_path / "model.onnx", loaded.model, images_of_test(loaded.config, 1), {})
     assert not (tmp_path / "model.onnx").exists()

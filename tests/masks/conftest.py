@@ -17,7 +17,7 @@ def astronaut() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def landmarks(astronaut: np.ndarray, face_model: Path) -> np.ndarray:
-    from dapl.masks.landmarks import FaceFinder
+    from dapl.masks.faces import FaceFinder
 
     with FaceFinder(face_model) as finder:
         [face] = finder(astronaut)

@@ -7,8 +7,7 @@ import pytest
 from scipy.spatial import ConvexHull
 from skimage.draw import polygon2mask
 
-from dapl.masks.face_parts import OUTLINES, PARTS, part_centres, part_masks
-from dapl.masks.hull import hull_mask
+from dapl.masks.faces import OUTLINES, PARTS, hull_mask, part_centres, part_masks
 
 SIZE = (512, 512)
 

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from skimage import data
 
-from dapl.errors import DaplError
-from dapl.masks.landmarks import FaceFinder, _windows, face_model
+from dapl.common.errors import DaplError
+from dapl.masks.faces import FaceFinder, _windows, face_model
 from dapl.masks.polygons import bounding_box
 
 
@@ -37,9 +37,9 @@ def test_no_face(finder: FaceFinder) -> None:
 def test_the_larger_of_two_comes_first(finder: FaceFinder, astronaut: np.ndarray) -> None:
     near = astronaut[:256, 96:352]
     far = np.asarray(Image.fromarray(near).resize((160, 160)))
-    picture = np.full((256, 416, 3), 128, np.uint8)
-    picture[48:208, :160], picture[:, 160:] = far, near
-    first, second = finder(picture)
+    image = np.full((256, 416, 3), 128, np.uint8)
+    image[48:208, :160], image[:, 160:] = far, near
+    first, second = finder(image)
     assert first.mean(axis=0)[0] > 160 > second.mean(axis=0)[0]
     assert np.ptp(first, axis=0)[0] > 1.4 * np.ptp(second, axis=0)[0]
 
@@ -54,7 +54,7 @@ def test_a_face_too_small_for_mediapipe_is_found_in_a_window(
 
 
 @pytest.mark.parametrize(("height", "width"), [(512, 1024), (1080, 1920), (640, 300), (256, 256)])
-def test_windows_cover_the_picture(height: int, width: int) -> None:
+def test_windows_cover_the_image(height: int, width: int) -> None:
     for windows in _windows(height, width):
         covered = np.zeros((height, width), bool)
         for top, left, side in windows:
@@ -64,7 +64,7 @@ def test_windows_cover_the_picture(height: int, width: int) -> None:
         assert covered.all()
 
 
-def test_small_pictures_have_no_windows() -> None:
+def test_small_images_have_no_windows() -> None:
     assert list(_windows(128, 128)) == []
     assert len(list(_windows(128, 200))) == 1  # half of 128 pixels is what MediaPipe sees anyway
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import dapl._torchvision  # noqa: F401  (before transformers)
-from dapl.errors import DaplError
+import dapl.common.operators  # noqa: F401  (before transformers)
+from dapl.common.errors import DaplError
 from dapl.masks.refine import Prompt, Refiner, create_refiner, filled_box
 
 SIZE = (90, 120)
@@ -19,7 +19,7 @@ BOX = (20.0, 17.0, 90.0, 73.0)
 
 
 @pytest.fixture(scope="module")
-def picture() -> np.ndarray:
+def image() -> np.ndarray:
     """An orange ellipse on blue noise."""
     noise = np.random.default_rng(0).integers(-20, 20, (*SIZE, 3))
     return (np.where(TRUE[..., None], (210, 140, 60), (60, 90, 160)) + noise).clip(0, 255).astype(np.uint8)
@@ -42,15 +42,15 @@ PROMPTS = {
 
 
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
-def test_any_prompt_gives_a_mask_of_the_picture_and_the_same_again(
-    refiner: Refiner, picture: np.ndarray, prompt: Prompt
+def test_any_prompt_gives_a_mask_of_the_image_and_the_same_again(
+    refiner: Refiner, image: np.ndarray, prompt: Prompt
 ) -> None:
-    before = picture.copy()
-    mask = refiner(picture, prompt)
+    before = image.copy()
+    mask = refiner(image, prompt)
     assert mask.shape == SIZE
     assert mask.dtype == bool
-    np.testing.assert_array_equal(refiner(picture, prompt), mask)
-    np.testing.assert_array_equal(picture, before)
+    np.testing.assert_array_equal(refiner(image, prompt), mask)
+    np.testing.assert_array_equal(image, before)
 
 
 def iou(one: np.ndarray, other: np.ndarray) -> float:
@@ -58,46 +58,46 @@ def iou(one: np.ndarray, other: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (4, 0), (0, -4)])
-def test_grabcut_mends_a_mask_that_is_off(picture: np.ndarray, shift: tuple[int, int]) -> None:
+def test_grabcut_mends_a_mask_that_is_off(image: np.ndarray, shift: tuple[int, int]) -> None:
     rough = np.roll(TRUE, shift, axis=(0, 1))
-    found = create_refiner("grabcut")(picture, Prompt(mask=rough))
+    found = create_refiner("grabcut")(image, Prompt(mask=rough))
     assert iou(found, TRUE) >= max(0.97, iou(rough, TRUE))
 
 
-def test_grabcut_finds_the_object_in_its_box(picture: np.ndarray) -> None:
-    assert iou(create_refiner("grabcut")(picture, Prompt(box=(15, 12, 95, 78))), TRUE) > 0.95
+def test_grabcut_finds_the_object_in_its_box(image: np.ndarray) -> None:
+    assert iou(create_refiner("grabcut")(image, Prompt(box=(15, 12, 95, 78))), TRUE) > 0.95
 
 
-def test_grabcut_without_a_prompt_looks_at_the_centre(picture: np.ndarray) -> None:
-    assert iou(create_refiner("grabcut")(picture, Prompt()), TRUE) > 0.8
+def test_grabcut_without_a_prompt_looks_at_the_centre(image: np.ndarray) -> None:
+    assert iou(create_refiner("grabcut")(image, Prompt()), TRUE) > 0.8
 
 
-def test_grabcut_keeps_given_points(picture: np.ndarray) -> None:
+def test_grabcut_keeps_given_points(image: np.ndarray) -> None:
     beside = np.array([[100.0, 45.0]])
-    assert create_refiner("grabcut")(picture, Prompt(box=BOX, points=beside))[45, 100]
+    assert create_refiner("grabcut")(image, Prompt(box=BOX, points=beside))[45, 100]
 
 
-def test_grabcut_survives_a_mask_of_everything_or_nothing(picture: np.ndarray) -> None:
+def test_grabcut_survives_a_mask_of_everything_or_nothing(image: np.ndarray) -> None:
     grabcut = create_refiner("grabcut")
-    assert grabcut(picture, Prompt(mask=np.ones(SIZE, bool))).all()
-    assert not grabcut(picture, Prompt(mask=np.zeros(SIZE, bool))).any()
+    assert grabcut(image, Prompt(mask=np.ones(SIZE, bool))).all()
+    assert not grabcut(image, Prompt(mask=np.zeros(SIZE, bool))).any()
 
 
-def test_none_gives_back_what_it_was_told(picture: np.ndarray) -> None:
+def test_none_gives_back_what_it_was_told(image: np.ndarray) -> None:
     none = create_refiner("none")
-    np.testing.assert_array_equal(none(picture, PROMPTS["all"]), TRUE)
-    box = none(picture, PROMPTS["box"])
+    np.testing.assert_array_equal(none(image, PROMPTS["all"]), TRUE)
+    box = none(image, PROMPTS["box"])
     assert box.sum() == 70 * 56
     assert box[17, 20]
     assert box[72, 89]
-    assert none(picture, Prompt()).all()
+    assert none(image, Prompt()).all()
 
 
 def test_filled_box_takes_pixels_by_their_centre() -> None:
     assert filled_box((0.6, 0.0, 2.5, 1.0), (2, 4)).astype(int).tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
 
 
-def test_sam_hears_box_points_and_mask(picture: np.ndarray, tiny_sam: Path) -> None:
+def test_sam_hears_box_points_and_mask(image: np.ndarray, tiny_sam: Path) -> None:
     """Random weights: no mask is right, but each prompt must change what comes out."""
     sam = create_refiner("sam", str(tiny_sam))
     logits = []
@@ -105,7 +105,7 @@ def test_sam_hears_box_points_and_mask(picture: np.ndarray, tiny_sam: Path) -> N
     hook = model.register_forward_hook(lambda module, inputs, output: logits.append(output.pred_masks.clone()))
     points = np.array([[40.0, 45.0]])
     for prompt in (Prompt(BOX), Prompt(BOX, points), Prompt(BOX, points, TRUE), Prompt(BOX, points, ~TRUE)):
-        sam(picture, prompt)
+        sam(image, prompt)
     hook.remove()
     for one, other in pairwise(logits):
         assert one.shape[1:3] == (1, 3)
@@ -113,8 +113,8 @@ def test_sam_hears_box_points_and_mask(picture: np.ndarray, tiny_sam: Path) -> N
 
 
 @pytest.mark.parametrize("best", range(3))
-def test_sam_takes_the_proposal_it_trusts_most(picture: np.ndarray, tiny_sam: Path, best: int) -> None:
-    """The decoder is made to propose the left, the middle and the right third of the picture."""
+def test_sam_takes_the_proposal_it_trusts_most(image: np.ndarray, tiny_sam: Path, best: int) -> None:
+    """The decoder is made to propose the left, the middle and the right third of the image."""
     sam = create_refiner("sam", str(tiny_sam))
 
     def thirds(module, inputs, output):
@@ -125,17 +125,17 @@ def test_sam_takes_the_proposal_it_trusts_most(picture: np.ndarray, tiny_sam: Pa
         return masks, scores, *output[2:]
 
     sam._model.mask_decoder.register_forward_hook(thirds)  # type: ignore[attr-defined]
-    mask = sam(picture, Prompt(BOX))
+    mask = sam(image, Prompt(BOX))
     expected = np.zeros(SIZE, bool)
     expected[:, 40 * best : 40 * (best + 1)] = True
     assert iou(mask, expected) > 0.9
 
 
-def test_sams_mask_prompt_lies_where_the_picture_lies(tiny_sam: Path) -> None:
+def test_sams_mask_prompt_lies_where_the_image_lies(tiny_sam: Path) -> None:
     sam = create_refiner("sam", str(tiny_sam))
     prompt = sam._mask_prompt(TRUE)  # type: ignore[attr-defined]
     assert prompt.shape == (1, 1, 32, 32)
-    assert (prompt[..., 24:, :] < 0).all()  # a picture of 4:3 leaves the lower quarter empty
+    assert (prompt[..., 24:, :] < 0).all()  # an image of 4:3 leaves the lower quarter empty
     rows, columns = np.nonzero(prompt[0, 0].numpy() > 0)
     assert abs((rows.mean() + 0.5) * 120 / 32 - 45) < 2
     assert abs((columns.mean() + 0.5) * 120 / 32 - 55) < 2

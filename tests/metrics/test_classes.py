@@ -8,14 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dapl._torchvision  # noqa: F401  (before torchmetrics)
+import dapl.common.operators  # noqa: F401  (before torchmetrics)
 
 # isort: split
 import pytest
 import torch
 from torchmetrics import Metric, MetricCollection
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.metrics import (
     BackgroundBias,
     Coverage,
@@ -202,7 +202,7 @@ def test_nothing_visible_at_all_is_nan(scope) -> None:
 
 
 def test_projection_is_a_row_a_class() -> None:
-    """Two classes, each prototype on its own picture: the protocol that docs/metrics.md describes."""
+    """Two classes, each prototype on its own image: the protocol that docs/metrics.md describes."""
     classes = 2
     regions = torch.rand(classes * P, 1, 6, 6) < 0.4
     parts, visible = torch.rand(classes * P, K, 6, 6) < 0.3, torch.ones(classes * P, K).bool()
@@ -212,7 +212,7 @@ def test_projection_is_a_row_a_class() -> None:
     images = torch.arange(classes * P).view(classes, P)
     metric.update(regions.view(classes, P, 6, 6), assigned, visible.view(classes, P, K).any(1), images=images)
     imbalance = F.imbalance(assigned, visible.view(classes, P, K).any(1))
-    assert metric.compute().item() == pytest.approx((1 - imbalance / 2).mean().item())  # no two share a picture
+    assert metric.compute().item() == pytest.approx((1 - imbalance / 2).mean().item())  # no two share an image
 
 
 def test_a_collection_shares_the_work() -> None:
@@ -276,7 +276,7 @@ def test_direction_bounds_and_plots() -> None:
 
 
 BAD_INPUT = {
-    "scope": (lambda: Coverage("picture"), "scope must be one of image, dataset, projection"),
+    "scope": (lambda: Coverage("image"), "scope must be one of image, dataset, projection"),
     "dataset without parts": (lambda: Diversity("dataset"), "num_parts"),
     "other parts": (
         lambda: Diversity("dataset", 3).update(torch.ones(2, 4, 4).bool(), torch.ones(2, 5).bool()),

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
-import dapl._torchvision  # noqa: F401  (before torchmetrics, which the page imports)
+import dapl.common.operators  # noqa: F401  (before torchmetrics, which the page imports)
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.metrics import functional as F
 
 NAN = math.nan
@@ -127,7 +127,7 @@ def test_equal_to_the_slow_reference(case: tuple[Tensor, Tensor, Tensor, Tensor,
 
 @settings(max_examples=50, derandomize=True, deadline=None)
 @given(cases(), st.integers(0, 2**31))
-def test_regions_on_different_pictures_share_no_pixel(case, seed: int) -> None:
+def test_regions_on_different_images_share_no_pixel(case, seed: int) -> None:
     regions, parts, visible, kept, tau = case
     images = torch.randint(2, regions.shape[:2], generator=torch.Generator().manual_seed(seed))
     visible = F.visible_parts(parts, visible)
@@ -152,7 +152,7 @@ def test_any_leading_axes_and_none() -> None:
 
 
 class TestKnownEnds:
-    """Ten prototypes, ten parts: row k of a 10×10 picture is part k."""
+    """Ten prototypes, ten parts: row k of a 10×10 image is part k."""
 
     parts = torch.eye(10).bool().unsqueeze(-1).expand(-1, -1, 10)
     everything = torch.tensor(True)
@@ -325,7 +325,7 @@ BAD_INPUT = {
     "visible is not boolean": (lambda: F.coverage(assigned, torch.ones(2, 4)), "visible must be boolean"),
     "kept of other prototypes": (lambda: F.coverage(assigned, kept=torch.ones(4).bool()), "kept has the shape 4"),
     "assigned of other prototypes": (lambda: F.redundancy(regions, assigned[:, :2]), "regions and assigned"),
-    "images of other prototypes": (lambda: F.iou(regions, torch.ones(2, 4)), "one picture a region"),
+    "images of other prototypes": (lambda: F.iou(regions, torch.ones(2, 4)), "one image a region"),
     "masks on another grid": (lambda: F.background_bias(maps, masks[..., 1:]), "same grid"),
     "masks of other images": (lambda: F.background_bias(maps, masks[:1]), "same images"),
     "masks of 255": (lambda: F.background_bias(maps, masks * 255), "between 0 .* and 1"),

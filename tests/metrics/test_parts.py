@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.metrics import functional as F
-from dapl.metrics.parts import part_masks
+from dapl.metrics.functional.parts import part_masks
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> dict[str, Tensor]:
+def images(draw: st.DrawFn) -> dict[str, Tensor]:
     K, H, W = draw(st.integers(1, 4)), draw(st.integers(1, 9)), draw(st.integers(1, 9))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     keypoints = torch.rand(K, 2, generator=generator) * torch.tensor([W, H]) * 1.2 - 0.1 * torch.tensor([W, H])
     if draw(st.booleans()):
-        keypoints = keypoints.round()  # on the corners of pixels, and now and then on the border of the picture
+        keypoints = keypoints.round()  # on the corners of pixels, and now and then on the border of the image
     return {
         "keypoints": keypoints,
         "visible": torch.rand(K, generator=generator) < 0.8,
@@ -65,13 +65,13 @@ def loops(mode: str, keypoints: Tensor, visible: Tensor, masks: Tensor, boxes: T
 
 @pytest.mark.parametrize("mode", ["disc", "clipped", "voronoi", "point"])
 @settings(max_examples=150, derandomize=True, deadline=None)
-@given(picture=pictures())
-def test_equal_to_loops(mode: str, picture: dict[str, Tensor]) -> None:
-    size = tuple(picture["masks"].shape)
-    got = part_masks(size=size, mode=mode, **picture)
+@given(image=images())
+def test_equal_to_loops(mode: str, image: dict[str, Tensor]) -> None:
+    size = tuple(image["masks"].shape)
+    got = part_masks(size=size, mode=mode, **image)
     assert got.dtype == torch.bool
-    assert got.shape == (len(picture["keypoints"]), *size)
-    assert [{(int(y), int(x)) for y, x in mask.nonzero()} for mask in got] == loops(mode, **picture)
+    assert got.shape == (len(image["keypoints"]), *size)
+    assert [{(int(y), int(x)) for y, x in mask.nonzero()} for mask in got] == loops(mode, **image)
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ def test_invisible_parts_may_hold_anything() -> None:
     visible = torch.tensor([False, True, True])
     for mode in ("disc", "point", "voronoi"):
         masks = part_masks(keypoints, visible, 8, mode, masks=torch.ones(8, 8))
-        assert F.visible_parts(masks, visible).tolist() == [False, True, False]  # the last lies outside the picture
+        assert F.visible_parts(masks, visible).tolist() == [False, True, False]  # the last lies outside the image
 
 
 points, seen = torch.rand(2, 3, 2), torch.ones(2, 3).bool()

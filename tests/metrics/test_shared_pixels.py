@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dapl.metrics.functional._regions import shared_pixels
+from dapl.metrics.functional.regions import shared_pixels
 
 pytestmark = pytest.mark.skipif(not hasattr(np, "bitwise_count"), reason="numpy before 2.0 counts no bits")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl.models.attention import HeadAttention
+from dapl.models.layers import HeadAttention
 
 B, N, D1, H, W = 2, 3, 4, 2, 3
 
@@ -26,7 +26,7 @@ def features() -> Tensor:
 
 
 def slow_head(attention: HeadAttention, features: Tensor, head: int) -> tuple[Tensor, Tensor]:
-    """Equation 1 for one picture (D×H×W) and one head: its weights HW×HW and its output D1×H×W."""
+    """Equation 1 for one image (D×H×W) and one head: its weights HW×HW and its output D1×H×W."""
     rows = slice(head * D1, (head + 1) * D1)
     tokens = [features[:, y, x] for y in range(H) for x in range(W)]
     query = [attention.query.weight[rows] @ token for token in tokens]
@@ -48,11 +48,11 @@ def test_equation_1(attention: HeadAttention, features: Tensor) -> None:
     attended, weights = attention(features), attention.weights(features)
     assert attended.shape == (B, N, D1, H, W)
     assert weights.shape == (B, N, H * W, H * W)
-    for picture in range(B):
+    for image in range(B):
         for head in range(N):
-            expected_weights, expected = slow_head(attention, features[picture], head)
-            assert_close(attended[picture, head], expected)
-            assert_close(weights[picture, head], expected_weights)
+            expected_weights, expected = slow_head(attention, features[image], head)
+            assert_close(attended[image, head], expected)
+            assert_close(weights[image, head], expected_weights)
 
 
 @torch.no_grad()

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.models.backbone import Backbone, create_backbone
 
 SIZE = 64
 LAST = {"resnet18": 512, "vgg11_bn": 512, "tf_efficientnet_lite0": 320, "mobilenetv2_100": 320, "densenet161": 2208}
-"""Channels of the last stage, which all of them have at a 32nd of the picture."""
+"""Channels of the last stage, which all of them have at a 32nd of the image."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def small() -> Backbone:
 
 
 def slow_bilinear(maps: Tensor, height: int, width: int) -> Tensor:
-    """C×h×w → C×height×width, pixel centres aligned as pictures are (align_corners=False), edges repeated."""
+    """C×h×w → C×height×width, pixel centres aligned as images are (align_corners=False), edges repeated."""
     rows, columns = maps.shape[1:]
     result = torch.empty(len(maps), height, width, dtype=maps.dtype)
     for y in range(height):
@@ -77,7 +77,7 @@ def test_stages_are_fused_at_the_finest(name: str, images: Tensor) -> None:
     images = images.double()
     maps = fused.network((images - fused.mean) / fused.std)
     assert [m.shape[-1] for m in maps] == [SIZE // 8, SIZE // 16, SIZE // 32]
-    expected = [torch.cat([slow_bilinear(m[picture], SIZE // 8, SIZE // 8) for m in maps]) for picture in range(2)]
+    expected = [torch.cat([slow_bilinear(m[image], SIZE // 8, SIZE // 8) for m in maps]) for image in range(2)]
     assert fused.reduction == 8
     assert fused.channels == len(expected[0])
     assert_close(fused(images), torch.stack(expected))
@@ -87,16 +87,16 @@ def test_stages_are_fused_at_the_finest(name: str, images: Tensor) -> None:
 def test_balanced_stages_have_the_size_of_the_deepest(images: Tensor) -> None:
     torch.manual_seed(0)
     fused = create_backbone("tf_efficientnet_lite0", [-1, -2], weights="random", balance=True).eval().double()
-    images = images.double() * torch.tensor([1.0, 0.2]).view(2, 1, 1, 1)  # two pictures of their own size
+    images = images.double() * torch.tensor([1.0, 0.2]).view(2, 1, 1, 1)  # two images of their own size
     early, deep = fused.network((images - fused.mean) / fused.std)
     deep = F.interpolate(deep, size=early.shape[-2:], mode="bilinear")
     found = fused(images)
-    for picture in range(2):
-        factor = (sum(v**2 for v in deep[picture].flatten().tolist()) / deep[picture].numel()) ** 0.5
-        factor /= (sum(v**2 for v in early[picture].flatten().tolist()) / early[picture].numel()) ** 0.5
-        assert_close(found[picture, : early.shape[1]], early[picture] * factor)
+    for image in range(2):
+        factor = (sum(v**2 for v in deep[image].flatten().tolist()) / deep[image].numel()) ** 0.5
+        factor /= (sum(v**2 for v in early[image].flatten().tolist()) / early[image].numel()) ** 0.5
+        assert_close(found[image, : early.shape[1]], early[image] * factor)
     assert_close(found[:, early.shape[1] :], deep)
-    assert_close(fused(images[:1]), found[:1])  # a picture's features do not depend on its company
+    assert_close(fused(images[:1]), found[:1])  # an image's features do not depend on its company
 
 
 @torch.no_grad()

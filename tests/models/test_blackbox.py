@@ -31,15 +31,15 @@ def images() -> Tensor:
 def test_logits_are_those_of_a_slow_loop(model: BlackBox, images: Tensor) -> None:
     features, logits = model.backbone(images).double(), model(images).logits
     _, channels, height, width = features.shape
-    for picture in range(B):
+    for image in range(B):
         pooled = [
-            sum(features[picture, d, y, x].item() for y in range(height) for x in range(width)) / (height * width)
+            sum(features[image, d, y, x].item() for y in range(height) for x in range(width)) / (height * width)
             for d in range(channels)
         ]
         for c in range(C):
             *weights, bias = model.classifier.weight[c].tolist()
             expected = sum(w * value for w, value in zip(weights, pooled, strict=True)) + bias
-            assert logits[picture, c].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+            assert logits[image, c].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @torch.no_grad()
@@ -59,7 +59,7 @@ def test_the_bias_starts_at_zero() -> None:
 def test_it_has_no_prototypes(model: BlackBox, images: Tensor) -> None:
     assert len(model.prototypes) == 0
     assert model.classes == C
-    assert set(model.parts()) == {"backbone", "classifier"}
+    assert set(model.components()) == {"backbone", "classifier"}
     table, counts = model.prototypes_of(torch.tensor([0, 3, 3]))
     assert table.shape == counts.shape == (3, 0)
     output = model(images)

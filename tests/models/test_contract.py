@@ -1,4 +1,4 @@
-"""What every registered system owes to training, projection, metrics and pictures; a new one is tested by itself."""
+"""What every registered system owes to training, projection, metrics and images; a new one is tested by itself."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_prototypes_of_a_class(with_prototypes: PrototypeModel) -> None:
 
 
 @torch.no_grad()
-def test_bytes_and_floats_are_the_same_picture(model: PrototypeModel, images: Tensor) -> None:
+def test_bytes_and_floats_are_the_same_image(model: PrototypeModel, images: Tensor) -> None:
     assert_close(model(images).logits, model(images.float() / 255).logits)
 
 
@@ -143,8 +143,8 @@ def test_scores_can_be_cached(model: PrototypeModel, images: Tensor) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("pruned", [[], [0, 5]])
 def test_contributions_sum_to_the_logits(pruned: list[int], model: PrototypeModel, images: Tensor) -> None:
-    if "classifier" in model.parts():
-        for parameter in model.parts()["classifier"].parameters():
+    if "classifier" in model.components():
+        for parameter in model.components()["classifier"].parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     if len(model.prototypes):
         model.prototypes.kept[pruned] = False
@@ -173,7 +173,7 @@ def test_maps_of_some_are_those_of_all(with_prototypes: PrototypeModel, images: 
     same = torch.tensor([7, 0, 3])
     assert_close(model.activation_maps(images, same), everything[:, same], rtol=1e-4, atol=1e-4)
     own = torch.tensor([[1, 2], [4, 0]])
-    expected = torch.stack([everything[picture, own[picture]] for picture in range(B)])
+    expected = torch.stack([everything[image, own[image]] for image in range(B)])
     assert_close(model.activation_maps(images, own), expected, rtol=1e-4, atol=1e-4)
     output = model(images)
     assert_close(model.maps(output.embedding), everything)
@@ -197,7 +197,7 @@ def test_state_round_trip(system: str, model: PrototypeModel, images: Tensor) ->
 
 
 @torch.no_grad()
-def test_evaluation_is_deterministic_and_per_picture(model: PrototypeModel, images: Tensor) -> None:
+def test_evaluation_is_deterministic_and_per_image(model: PrototypeModel, images: Tensor) -> None:
     first = model(images).logits
     assert torch.equal(model(images).logits, first)
     alone = torch.cat([model(image.unsqueeze(0)).logits for image in images])
@@ -209,14 +209,14 @@ def test_gradients_reach_every_part(training: bool, model: PrototypeModel, image
     model.train(training)
     output = model(images)
     nn.functional.cross_entropy(output.logits, torch.tensor([0, 3])).backward()
-    for name, part in model.parts().items():
+    for name, part in model.components().items():
         gradients = [parameter.grad for parameter in part.parameters()]
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients), name
         assert any(gradient.any() for gradient in gradients if gradient is not None), name
 
 
 def test_parts_are_those_that_a_schedule_may_name(model: PrototypeModel) -> None:
-    parts = model.parts()
+    parts = model.components()
     assert set(parts) <= set(PARTS)
     assert "backbone" in parts
     held = [id(parameter) for part in parts.values() for parameter in part.parameters()]

@@ -88,14 +88,14 @@ def test_logits_are_equation_4(pruned: tuple[int, ...], model: Dapl, images: Ten
     model.classifier.weight.copy_(torch.randn(C, N))
     prune(model, *pruned)
     output = model(images)
-    for picture in range(B):
+    for image in range(B):
         for c in range(C):
             logit = 0.0
             for h in range(N):
                 j = c * N + h
                 if j not in pruned:
-                    logit += model.classifier.weight[c, h].item() * output.scores[picture, j].item()
-            assert output.logits[picture, c].item() == pytest.approx(logit)
+                    logit += model.classifier.weight[c, h].item() * output.scores[image, j].item()
+            assert output.logits[image, c].item() == pytest.approx(logit)
 
 
 @torch.no_grad()
@@ -133,6 +133,6 @@ def test_to_pixels_is_bicubic(model: Dapl, images: Tensor) -> None:
 
 
 def test_parts_hold_every_parameter_once(model: Dapl) -> None:
-    held = Counter(id(parameter) for part in model.parts().values() for parameter in part.parameters())
+    held = Counter(id(parameter) for part in model.components().values() for parameter in part.parameters())
     assert held == Counter(id(parameter) for parameter in model.parameters())
     assert set(held.values()) == {1}

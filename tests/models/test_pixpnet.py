@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from dapl.metrics.functional import activation_regions
-from dapl.metrics.regions import model_regions
+from dapl.metrics.functional.regions import model_regions
 from dapl.models.backbone import Backbone
 from dapl.models.pixpnet import PixPNet, gaussians
 from dapl.models.prototypes import UnitPrototypes
@@ -23,7 +23,7 @@ P = C * N
 
 @pytest.fixture
 def model() -> PixPNet:
-    """On a stage that sees less than the picture, in evaluation mode, in float64."""
+    """On a stage that sees less than the image, in evaluation mode, in float64."""
     torch.manual_seed(0)
     model = PixPNet(Backbone("resnet18", [0]), C, N, D).double().eval()
     with torch.no_grad():
@@ -48,21 +48,21 @@ def test_scores_and_logits_are_those_of_the_loops(model: PixPNet, images: Tensor
     output, maps = model(images), model.activation_maps(images)
     patches = model.addon(model.backbone(images))  # before anything is given unit length
     _, _, height, width = patches.shape
-    for picture in range(B):
+    for image in range(B):
         logits = [0.0] * C
         for j in range(P):
             vector, nearest = model.prototypes.vectors[j].tolist(), math.inf
             for row in range(height):
                 for column in range(width):
-                    distance = slow_cosine_distance(patches[picture, :, row, column].tolist(), vector)
+                    distance = slow_cosine_distance(patches[image, :, row, column].tolist(), vector)
                     similarity = math.log(1 / (distance + 1e-6) + 1)
-                    assert maps[picture, j, row, column].item() == pytest.approx(similarity, rel=1e-6)
+                    assert maps[image, j, row, column].item() == pytest.approx(similarity, rel=1e-6)
                     nearest = min(nearest, distance)
             score = math.log(1 / (nearest + 1e-6) + 1)
-            assert output.scores[picture, j].item() == pytest.approx(score, rel=1e-6)
-            assert output.distances[picture, j].item() / 2 == pytest.approx(nearest, rel=1e-6)
+            assert output.scores[image, j].item() == pytest.approx(score, rel=1e-6)
+            assert output.distances[image, j].item() / 2 == pytest.approx(nearest, rel=1e-6)
             logits[j // N] += score
-        assert output.logits[picture].tolist() == pytest.approx(logits)
+        assert output.logits[image].tolist() == pytest.approx(logits)
 
 
 def test_similarity_at_its_ends() -> None:
@@ -85,7 +85,7 @@ def test_the_length_of_a_vector_says_nothing(model: PixPNet, images: Tensor) -> 
 
 
 def test_there_is_no_last_layer(model: PixPNet) -> None:
-    assert set(model.parts()) == {"backbone", "addon", "prototypes"}
+    assert set(model.components()) == {"backbone", "addon", "prototypes"}
     model.prototypes.kept[3] = False
     expected = [[float(j // N == c and j != 3) for c in range(C)] for j in range(P)]
     assert model.class_weights().tolist() == expected
@@ -96,7 +96,7 @@ def test_there_is_no_last_layer(model: PixPNet) -> None:
 
 
 def slow_centres(ends: list[list[int]], size: int) -> list[float]:
-    """The middle of a field; of one that the edge of the picture cuts, the place of the cell."""
+    """The middle of a field; of one that the edge of the image cuts, the place of the cell."""
     centres = []
     for number, (first, end) in enumerate(ends):
         cut = first == 0 or end == size
@@ -127,14 +127,14 @@ def test_maps_are_painted_as_the_loop_paints_them(model: PixPNet, images: Tensor
     assert pixels.shape == (B, 2, *SIZE)
     fields = receptive_fields(model.backbone, SIZE)
     assert fields.size() < SIZE  # or all cells would paint alike
-    for picture in range(B):
+    for image in range(B):
         for number in range(2):
-            expected = slow_pixels(maps[picture, number], fields, SIZE)
-            assert_close(pixels[picture, number], expected)
+            expected = slow_pixels(maps[image, number], fields, SIZE)
+            assert_close(pixels[image, number], expected)
 
 
-def test_cells_that_see_the_whole_picture_paint_where_they_are() -> None:
-    """Their fields are all alike, cut by the picture, and would all have one middle."""
+def test_cells_that_see_the_whole_image_paint_where_they_are() -> None:
+    """Their fields are all alike, cut by the image, and would all have one middle."""
     painted = gaussians(torch.tensor([[0, 90]] * 3), 90)
     assert ((painted.argmax(1) + 0.5 - torch.tensor([15, 45, 75])).abs() <= 0.5).all()
 

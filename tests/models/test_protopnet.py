@@ -21,7 +21,7 @@ RECORDED = Path(__file__).parent / "fixtures" / "protopnet.json"
 
 
 class FeaturesAsGiven(nn.Module):
-    """B×D0×H×W features instead of pictures."""
+    """B×D0×H×W features instead of images."""
 
     channels = D0
 
@@ -72,24 +72,24 @@ def slow_addon(model: ProtoPNet, patch: Tensor) -> list[float]:
 def slow_distances(model: ProtoPNet, features: Tensor) -> Tensor:
     """‖z − p‖² of every prototype and place: B×P×H×W."""
     found = torch.empty(len(features), P, H, W, dtype=torch.float64)
-    for picture in range(len(features)):
+    for image in range(len(features)):
         for row in range(H):
             for column in range(W):
-                z = slow_addon(model, features[picture, :, row, column])
+                z = slow_addon(model, features[image, :, row, column])
                 for j, vector in enumerate(model.prototypes.vectors.tolist()):
-                    found[picture, j, row, column] = sum((a - b) ** 2 for a, b in zip(z, vector, strict=True))
+                    found[image, j, row, column] = sum((a - b) ** 2 for a, b in zip(z, vector, strict=True))
     return found
 
 
 def slow_logits(model: ProtoPNet, features: Tensor, epsilon: float = 1e-4) -> Tensor:
     """Minimum over places, then the log, then the last layer."""
     logits = torch.zeros(len(features), C, dtype=torch.float64)
-    for picture, maps in enumerate(slow_distances(model, features)):
+    for image, maps in enumerate(slow_distances(model, features)):
         for j in range(P):
             distance = min(maps[j].flatten().tolist())
             score = math.log((distance + 1) / (distance + epsilon))
             for c in range(C):
-                logits[picture, c] += model.classifier.weight[c, j].item() * score
+                logits[image, c] += model.classifier.weight[c, j].item() * score
     return logits
 
 
@@ -165,8 +165,8 @@ def test_absorbing_sums_weights_and_unites_classes(model: ProtoPNet, features: T
     model.absorb(1, [4, 7])
     model.absorb(2, [3])
     weights = before.classifier.weight.tolist()
-    for picture in range(B):
-        scores = output.scores[picture].tolist()
+    for image in range(B):
+        scores = output.scores[image].tolist()
         for c in range(C):
             logit = 0.0
             for j in range(P):
@@ -176,7 +176,7 @@ def test_absorbing_sums_weights_and_unites_classes(model: ProtoPNet, features: T
                     logit += (weights[c][2] + weights[c][3]) * scores[2]
                 elif j not in (3, 4, 7):
                     logit += weights[c][j] * scores[j]
-            assert model(features).logits[picture, c].item() == pytest.approx(logit)
+            assert model(features).logits[image, c].item() == pytest.approx(logit)
     assert model.prototypes.kept.nonzero().flatten().tolist() == [0, 1, 2, 5, 6]
     assert model.prototypes.membership[1].tolist() == [True, False, True, True]
     assert model.prototypes.membership[2].tolist() == [False, True, False, False]  # both were of class 1

@@ -36,14 +36,14 @@ def squared_distance(patch: Tensor, prototype: Tensor) -> float:
 def slow_distances(embedding: Tensor, vectors: Tensor) -> Tensor:
     """‖z_{h,w} − p_j‖² for j = (c−1)·N + h, counted from 1 as in the paper."""
     result = torch.empty(len(embedding), len(vectors), H, W, dtype=torch.float64)
-    for picture in range(len(embedding)):
+    for image in range(len(embedding)):
         for k in range(1, C + 1):
             for head in range(1, N + 1):
                 j = (k - 1) * N + head
                 for row in range(H):
                     for column in range(W):
-                        patch = embedding[picture, head - 1, :, row, column]
-                        result[picture, j - 1, row, column] = squared_distance(patch, vectors[j - 1])
+                        patch = embedding[image, head - 1, :, row, column]
+                        result[image, j - 1, row, column] = squared_distance(patch, vectors[j - 1])
     return result
 
 
@@ -92,7 +92,7 @@ def test_distances_of_named_agree_with_those_of_all(layer: Prototypes, embedding
     same = torch.tensor([11, 0, 4, 4])
     assert_close(layer.distances(embedding, same), everything[:, same])
     own = torch.tensor([[0, 7], [11, 3], [5, 5]])
-    expected = torch.stack([everything[picture, own[picture]] for picture in range(B)])
+    expected = torch.stack([everything[image, own[image]] for image in range(B)])
     assert_close(layer.distances(embedding, own), expected)
 
 
@@ -110,10 +110,10 @@ def test_distances_are_never_negative() -> None:
 def test_nearest_is_the_minimum_over_places(layer: Prototypes, embedding: Tensor) -> None:
     expected = slow_distances(embedding, layer.vectors)
     distances, locations = layer.nearest(embedding)
-    for picture in range(B):
+    for image in range(B):
         for j in range(C * N):
-            places = [(expected[picture, j, y, x].item(), y * W + x) for y in range(H) for x in range(W)]
-            assert (distances[picture, j].item(), locations[picture, j].item()) == pytest.approx(min(places))
+            places = [(expected[image, j, y, x].item(), y * W + x) for y in range(H) for x in range(W)]
+            assert (distances[image, j].item(), locations[image, j].item()) == pytest.approx(min(places))
 
 
 def test_score_is_the_maximum_of_the_activation_map(layer: Prototypes, embedding: Tensor) -> None:
@@ -128,31 +128,28 @@ def test_nearest_among_allowed_places(layer: Prototypes, embedding: Tensor) -> N
     assert not allowed.flatten(1).all(1).any()
     expected = slow_distances(embedding, layer.vectors)
     distances, locations = layer.nearest(embedding, allowed)
-    for picture in range(B):
+    for image in range(B):
         for j in range(C * N):
             places = [
-                (expected[picture, j, y, x].item(), y * W + x)
-                for y in range(H)
-                for x in range(W)
-                if allowed[picture, y, x]
+                (expected[image, j, y, x].item(), y * W + x) for y in range(H) for x in range(W) if allowed[image, y, x]
             ]
-            assert (distances[picture, j].item(), locations[picture, j].item()) == pytest.approx(min(places))
+            assert (distances[image, j].item(), locations[image, j].item()) == pytest.approx(min(places))
 
 
 def test_across_groups_compares_a_head_with_prototypes_of_others(layer: Prototypes, embedding: Tensor) -> None:
     negatives = torch.tensor([[1, 11], [0, 5], [7, 3]])
     scores = layer.across_groups(embedding, negatives)
     assert scores.shape == (B, N, 2)
-    for picture in range(B):
+    for image in range(B):
         for head in range(N):
             for number, j in enumerate(negatives[head].tolist()):
                 nearest = min(
-                    squared_distance(embedding[picture, head, :, y, x], layer.vectors[j])
+                    squared_distance(embedding[image, head, :, y, x], layer.vectors[j])
                     for y in range(H)
                     for x in range(W)
                 )
                 expected = math.log((nearest + 1) / (nearest + 1e-4))
-                assert scores[picture, head, number].item() == pytest.approx(expected)
+                assert scores[image, head, number].item() == pytest.approx(expected)
 
 
 def test_across_groups_with_own_prototypes_gives_the_scores(layer: Prototypes, embedding: Tensor) -> None:
@@ -185,7 +182,7 @@ def test_chunks_bound_what_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 1000)
     monkeypatch.setattr(torch, "matmul", watched)
-    nearest_locations(torch.rand(20, 2, 3, 9), torch.rand(2, 3, 11))  # 198 a picture
+    nearest_locations(torch.rand(20, 2, 3, 9), torch.rand(2, 3, 11))  # 198 an image
     assert max(sizes) <= 1000
     assert sum(sizes) == 20 * 198
 
@@ -299,7 +296,7 @@ def test_the_class_table_is_that_of_a_slow_loop(seed: int) -> None:
 
 
 def test_removed_prototypes_keep_their_place_in_the_table() -> None:
-    """Rows are compared across pictures and epochs: the columns of a class do not move."""
+    """Rows are compared across images and epochs: the columns of a class do not move."""
     membership, kept = torch.eye(2).bool().repeat_interleave(3, 0), torch.ones(6, dtype=torch.bool)
     kept[1] = False
     table, counts = class_table(membership, kept)
@@ -347,12 +344,12 @@ def test_half_the_squared_distance_is_the_cosine_distance(embedding: Tensor) -> 
     halves = layer.distances(unit) / 2
     nearest = layer.nearest(unit)
     assert_close(nearest.distances, 2 * halves.flatten(2).amin(2))
-    for picture in range(B):
+    for image in range(B):
         for j in range(C * N):
             vector = layer.vectors[j].tolist()
             length = math.sqrt(sum(value * value for value in vector))
             for y in range(H):
                 for x in range(W):
-                    patch = unit[picture, j % N, :, y, x].tolist()
+                    patch = unit[image, j % N, :, y, x].tolist()
                     cosine = sum(a * b for a, b in zip(patch, vector, strict=True)) / length
-                    assert halves[picture, j, y, x].item() == pytest.approx(1 - cosine)
+                    assert halves[image, j, y, x].item() == pytest.approx(1 - cosine)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.models.backbone import Backbone
 from dapl.models.receptive import ReceptiveFields, receptive_fields
 
@@ -31,17 +31,17 @@ def cells(height: int, width: int) -> list[tuple[int, int]]:
     return [(0, 0), (height // 2, width // 2), (height - 1, width // 3)]
 
 
-def reached(network: nn.Module, size: Size, pictures: int = 2) -> dict[tuple[int, int], Tensor]:
-    """Of some cells the pixels with a gradient on some random picture, all channels mixed: bool size."""
+def reached(network: nn.Module, size: Size, images: int = 2) -> dict[tuple[int, int], Tensor]:
+    """Of some cells the pixels with a gradient on some random image, all channels mixed: bool size."""
     found: dict[tuple[int, int], Tensor] = {}
-    for seed in range(pictures):
+    for seed in range(images):
         generator = torch.Generator().manual_seed(seed)
-        picture = torch.rand(1, 3, *size, dtype=torch.float64, generator=generator).requires_grad_()
-        features = network(picture)[0]
+        image = torch.rand(1, 3, *size, dtype=torch.float64, generator=generator).requires_grad_()
+        features = network(image)[0]
         mixture = torch.randn(len(features), dtype=torch.float64, generator=generator)
         for row, column in cells(features.shape[1], features.shape[2]):
             cell = features[:, row, column] @ mixture
-            (gradient,) = torch.autograd.grad(cell, picture, retain_graph=True)
+            (gradient,) = torch.autograd.grad(cell, image, retain_graph=True)
             found[row, column] = found.get((row, column), torch.tensor(False)) | (gradient[0] != 0).any(0)
     return found
 
@@ -78,7 +78,7 @@ def check(network: nn.Module, fields: ReceptiveFields, size: Size) -> None:
 def test_outside_of_its_field_a_cell_has_no_gradient(
     name: str, stages: list[int], size: Size, restricted: bool
 ) -> None:
-    """``restricted``: the largest field is not the whole picture, so that there is an outside."""
+    """``restricted``: the largest field is not the whole image, so that there is an outside."""
     network = random_network(name, stages)
     fields = receptive_fields(network, size)
     assert (fields.size() != size) == restricted
@@ -88,8 +88,8 @@ def test_outside_of_its_field_a_cell_has_no_gradient(
 
 
 @pytest.mark.parametrize("name", ["efficientnet_b0", "resnetv2_50x1_bit"])
-def test_what_pools_over_the_picture_sees_it_all(name: str) -> None:
-    """Squeeze-and-excitation; group normalisation, whose statistics are those of the picture."""
+def test_what_pools_over_the_image_sees_it_all(name: str) -> None:
+    """Squeeze-and-excitation; group normalisation, whose statistics are those of the image."""
     network, size = random_network(name, [1]), (64, 96)
     fields = receptive_fields(network, size)
     assert fields.size() == size
@@ -186,7 +186,7 @@ def test_the_network_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_in_whatever_mode_pictures_are_drawn(mode: Callable) -> None:
+def test_in_whatever_mode_images_are_drawn(mode: Callable) -> None:
     network = plain_network(PLAIN[1])
     expected = receptive_fields(network, (32, 32))
     with mode():

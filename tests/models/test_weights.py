@@ -6,7 +6,7 @@ import importlib.util
 import pickle
 from pathlib import Path
 
-import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
 import huggingface_hub.constants
 import pytest
 import safetensors.torch
@@ -14,7 +14,7 @@ import timm
 import torch
 from torch import Tensor
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.models.backbone import create_backbone
 from dapl.models.weights import PACKAGES, fitting, package_file, read_state_dict, resolve_weights
 
@@ -77,19 +77,19 @@ def test_package_weights_are_not_random() -> None:
 
 @needs_lite0
 @torch.no_grad()
-def test_package_weights_recognise_a_plain_picture() -> None:
+def test_package_weights_recognise_a_plain_image() -> None:
     """The whole model on a drawn traffic light, which it would not know with its tensors in another order."""
     state, _ = resolve_weights("tf_efficientnet_lite0", "package")
     assert state is not None
     model = timm.create_model("tf_efficientnet_lite0").eval()
     model.load_state_dict(state)
-    picture = torch.tensor([0.55, 0.75, 0.95]).view(3, 1, 1).repeat(1, 224, 224)
-    picture[:, 20:204, 77:147] = 0.08
+    image = torch.tensor([0.55, 0.75, 0.95]).view(3, 1, 1).repeat(1, 224, 224)
+    image[:, 20:204, 77:147] = 0.08
     rows, columns = torch.meshgrid(torch.arange(224), torch.arange(224), indexing="ij")
     for row, colour in ((52, (0.95, 0.1, 0.1)), (112, (0.25, 0.2, 0.02)), (172, (0.02, 0.2, 0.05))):
-        picture[:, (rows - row) ** 2 + (columns - 112) ** 2 < 24**2] = torch.tensor(colour).unsqueeze(1)
+        image[:, (rows - row) ** 2 + (columns - 112) ** 2 < 24**2] = torch.tensor(colour).unsqueeze(1)
     mean, std = (torch.tensor(model.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
-    best = model(((picture - mean) / std).unsqueeze(0)).softmax(1).topk(5).indices[0].tolist()
+    best = model(((image - mean) / std).unsqueeze(0)).softmax(1).topk(5).indices[0].tolist()
     assert 920 in best  # ImageNet's "traffic light"
 
 

@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import GivenData
+from dapl.config.reading import data_config
 from dapl.data.sample import Splits
 from dapl.data.toybirds import ToyBirds, write
-from dapl.errors import DaplError
 from dapl.prepare.check import KINDS, Report, check
-from dapl.prepare.source import data_config
 
 ROBIN, THRUSH = "000.Azure-crowned_Robin", "001.Chestnut-crowned_Thrush"
 
@@ -58,13 +58,13 @@ def kinds(found: dict[str, Any]) -> dict[str, int]:
 def test_a_clean_folder(birds: Path, checked: Callable) -> None:
     code, said, found = checked(birds)
     assert code == 0
-    assert said.rstrip().splitlines()[-1].startswith("pictures ")
+    assert said.rstrip().splitlines()[-1].startswith("images ")
     assert "\nclean\n" in said
     assert found["clean"]
     assert found["faults"] == []
     assert found["classes"] == [ROBIN, THRUSH]
     assert found["counts"] == {"train": [3, 3], "validation": [1, 1], "test": [2, 2]}
-    assert (found["pictures"], found["masks"], found["with_points"]) == (12, 12, 12)
+    assert (found["images"], found["masks"], found["with_points"]) == (12, 12, 12)
     assert f"{ROBIN}" in said
 
 
@@ -84,12 +84,12 @@ def test_the_sheet_shows_masks_parts_and_classes(birds: Path, tmp_path: Path, ch
 
 
 def test_each_fault_is_counted_and_the_rest_goes_on(birds: Path, checked: Callable) -> None:
-    pictures = birds / "train" / ROBIN
-    (pictures / "0000.png").write_bytes((pictures / "0000.png").read_bytes()[:200])
+    images = birds / "train" / ROBIN
+    (images / "0000.png").write_bytes((images / "0000.png").read_bytes()[:200])
     Image.new("L", (10, 10), 255).save(birds / "masks" / "train" / ROBIN / "0001.png")
     Image.new("L", (48, 48), 0).save(birds / "masks" / "train" / ROBIN / "0002.png")
     (birds / "masks" / "test" / ROBIN / "0000.png").unlink()
-    (pictures / "readme.txt").write_text("a robin")
+    (images / "readme.txt").write_text("a robin")
     table = birds / "keypoints.csv"
     lines = table.read_text().splitlines()
     row = next(i for i, line in enumerate(lines) if line.startswith(f"train/{THRUSH}/0000.png,belly"))
@@ -97,14 +97,14 @@ def test_each_fault_is_counted_and_the_rest_goes_on(birds: Path, checked: Callab
     table.write_text("\n".join([*lines, "train/nobody.png,belly,1,1,1"]) + "\n")
     code, said, found = checked(birds)
     assert code == 1
-    assert kinds(found) == {"picture": 1, "mask": 1, "empty mask": 1, "no mask": 1, "keypoints": 1, "left out": 2}
+    assert kinds(found) == {"image": 1, "mask": 1, "empty mask": 1, "no mask": 1, "keypoints": 1, "left out": 2}
     for kind in kinds(found):
         assert f"\n{KINDS[kind]}: " in said
-    assert found["pictures"] == 11
-    assert "0000.png: the picture is corrupt or truncated" in said
-    assert "the mask is 10×10 pixels, but its picture" in said
+    assert found["images"] == 11
+    assert "0000.png: the image is corrupt or truncated" in said
+    assert "the mask is 10×10 pixels, but its image" in said
     assert "belly is marked visible at (90, 20), outside" in said
-    assert "there is no picture 'train/nobody.png'" in said
+    assert "there is no image 'train/nobody.png'" in said
     assert "7 things to look at" in said
     assert sum(found["counts"]["train"]) == 6
 
@@ -112,16 +112,17 @@ def test_each_fault_is_counted_and_the_rest_goes_on(birds: Path, checked: Callab
 def test_duplicates_across_splits_by_content(birds: Path, checked: Callable) -> None:
     """The copy has another name and another format, but the same pixels."""
     source, copy = birds / "train" / ROBIN / "0001.png", birds / "test" / ROBIN / "copy.bmp"
-    with Image.open(source) as picture:
-        picture.save(copy)
+    with Image.open(source) as image:
+        image.save(copy)
     shutil.copy(birds / "masks" / "train" / ROBIN / "0001.png", birds / "masks" / "test" / ROBIN / "copy.png")
     code, said, found = checked(birds)
     assert code == 1
     assert kinds(found) == {"duplicate": 1}
-    assert "the same picture is in several splits" in said
+    assert "the same image is in several splits" in said
     assert {(one["split"], one["name"]) for one in found["duplicates"][0]} == {
-        ("train", f"train/{ROBIN}/0001.png"), ("test", f"test/{ROBIN}/copy.bmp"),
-    }  # fmt: skip
+        ("train", f"train/{ROBIN}/0001.png"),
+        ("test", f"test/{ROBIN}/copy.bmp"),
+    }
 
 
 def test_copies_within_a_split_are_noted_and_under_two_classes_wrong(birds: Path, checked: Callable) -> None:
@@ -129,7 +130,7 @@ def test_copies_within_a_split_are_noted_and_under_two_classes_wrong(birds: Path
         shutil.copy(birds / folder / ROBIN / "0001.png", birds / folder / ROBIN / "again.png")
     code, said, found = checked(birds)
     assert code == 0
-    assert "note: 1 pictures are copies of another" in said
+    assert "note: 1 images are copies of another" in said
     assert len(found["duplicates"]) == 1
     for folder in ("test", "masks/test"):
         shutil.copy(birds / folder / ROBIN / "0001.png", birds / folder / THRUSH / "again.png")
@@ -138,24 +139,24 @@ def test_copies_within_a_split_are_noted_and_under_two_classes_wrong(birds: Path
     assert "stands under several classes" in said
 
 
-def test_a_folder_with_one_class_and_a_class_of_one_picture(birds: Path, checked: Callable) -> None:
+def test_a_folder_with_one_class_and_a_class_of_one_image(birds: Path, checked: Callable) -> None:
     for number in (1, 2, 3):
         (birds / "train" / THRUSH / f"000{number}.png").unlink()
     shutil.rmtree(birds / "test" / THRUSH)
     code, said, _ = checked(birds)
     assert code == 1
-    assert f"class {THRUSH} has one picture" in said
-    assert f"class {THRUSH} has no test picture" in said
+    assert f"class {THRUSH} has one image" in said
+    assert f"class {THRUSH} has no test image" in said
     shutil.rmtree(birds / "train" / THRUSH)
     code, said, _ = checked(birds)
     assert code == 1
     assert f"holds one class only ({ROBIN})" in said
 
 
-def test_no_picture_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_no_image_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["prepare", "check", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 2
-    assert "holds no picture" in capsys.readouterr().err
+    assert "holds no image" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -169,7 +170,7 @@ def test_what_is_no_data_is_refused(tmp_path: Path, name: str, capsys: pytest.Ca
 
 
 def test_the_default_place_is_below_checks(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in the data itself, where the sheet would be a picture of no class."""
+    """Not in the data itself, where the sheet would be an image of no class."""
     monkeypatch.chdir(tmp_path)
     before = sorted(birds.rglob("*"))
     assert main(["prepare", "check", "birds", "--quiet"]) == 0
@@ -189,12 +190,12 @@ def test_cub_and_toybirds_can_be_checked_too(tiny_cub: Path, tmp_path: Path, che
     code, _, found = checked(tiny_cub)
     assert code == 0
     assert found["parts"] == ["beak", "left eye", "belly", "tail"]
-    picture = next((tiny_cub / "images" / "002.Green_Finch").iterdir())
-    picture.write_bytes(b"broken")
+    image = next((tiny_cub / "images" / "002.Green_Finch").iterdir())
+    image.write_bytes(b"broken")
     code, said, found = checked(tiny_cub)
     assert code == 1
-    assert kinds(found) == {"picture": 1}
-    assert picture.name in said
+    assert kinds(found) == {"image": 1}
+    assert image.name in said
     config = tmp_path / "toy.yaml"
     config.write_text(
         "data: {name: toybirds, classes: 2, images_per_class: 4, test_images_per_class: 1, image_size: 48}"
@@ -213,8 +214,9 @@ def test_coco_with_an_unknown_image_id(tmp_path: Path, checked: Callable) -> Non
         content["images"].append({"id": number, "file_name": f"{number}.png", "width": 30, "height": 20})
         box = [3, 4, 12, 9]
         outline = [[3, 4, 15, 4, 15, 13, 3, 13]]
-        content["annotations"].append({"id": number, "image_id": number, "category_id": number % 2, "bbox": box,
-                                       "segmentation": outline})  # fmt: skip
+        content["annotations"].append(
+            {"id": number, "image_id": number, "category_id": number % 2, "bbox": box, "segmentation": outline}
+        )
     file = tmp_path / "pets.json"
     file.write_text(json.dumps(content))
     code, said, found = checked(file)
@@ -225,11 +227,11 @@ def test_coco_with_an_unknown_image_id(tmp_path: Path, checked: Callable) -> Non
     code, said, found = checked(file)
     assert code == 1
     assert "item 8 (id 99): left out, there is no image 12345" in said
-    assert found["pictures"] == 8
+    assert found["images"] == 8
     (tmp_path / "3.png").unlink()
     code, said, found = checked(file)
     assert code == 1
-    assert kinds(found) == {"left out": 1, "picture": 1}
+    assert kinds(found) == {"left out": 1, "image": 1}
     assert "3.png: no such file" in said
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dapl.cli import _parser, main
 from dapl.data.faceforensics_files import Record
-from dapl.masks.face_parts import PARTS
+from dapl.masks.faces import PARTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "faces.md").read_text(encoding="utf-8")
@@ -33,8 +33,14 @@ def test_the_defaults_are_those_of_the_parser() -> None:
     for name in ("compression", "frames", "size", "margin", "refine", "workers"):
         assert rows[name].strip("`") == str(getattr(known, name))
     options = {name.replace("_", "-") for name in vars(known)} - {
-        "command", "call", "takes-fields", "when-interrupted", "root", "out", "quiet",
-    }  # fmt: skip
+        "command",
+        "call",
+        "takes-fields",
+        "when-interrupted",
+        "root",
+        "out",
+        "quiet",
+    }
     assert set(rows) == options
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dapl.masks.hull import hull_mask
+from dapl.masks.faces import hull_mask
 from dapl.masks.refine import Prompt
-from dapl.prepare.faceforensics.face import Square, cut_out, face_mask, landmarks_in, square_around
+from dapl.prepare.faceforensics.unit import Square, cut_out, face_mask, landmarks_in, square_around
 
 MESH = np.random.default_rng(0).uniform(0, 1, size=(468, 2)).astype(np.float32)
 """Of a face as tall as wide; what the landmarks are called does not matter here."""
@@ -29,10 +29,10 @@ def test_landmarks_stay_on_their_pixels() -> None:
     image = np.zeros((200, 300, 3), np.uint8)
     image[80:84, 150:154] = 255
     square = Square(100, 40, 112)
-    picture = cut_out(image, square, 224)
+    face = cut_out(image, square, 224)
     [point] = landmarks_in(np.array([[152.0, 82.0]]), square, 224)
-    rows, columns = np.nonzero(picture[..., 0] > 127)
-    assert picture.shape == (224, 224, 3)
+    rows, columns = np.nonzero(face[..., 0] > 127)
+    assert face.shape == (224, 224, 3)
     assert point == pytest.approx([columns.mean() + 0.5, rows.mean() + 0.5], abs=0.51)
 
 

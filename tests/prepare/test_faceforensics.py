@@ -247,7 +247,7 @@ def test_killed_and_started_again_it_goes_on(root: Path, tmp_path: Path, workers
     done = {path: path.stat().st_mtime_ns for path in out.glob("*/*/*/*") if not path.parent.name.startswith(".")}
     leftover = out / "train" / "real" / ".000.99999.tmp"
     leftover.mkdir(parents=True)
-    (leftover / "00000.png").write_bytes(b"half a picture")
+    (leftover / "00000.png").write_bytes(b"half an image")
     assert prepare(root, out, "--refine", "grabcut", *options) == 0
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in done.items())
     assert not list(out.rglob("*.tmp"))
@@ -338,7 +338,17 @@ def test_progress_says_what_is_done_already(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare(root, out)
     shutil.rmtree(out / "val" / "real" / "002")
-    command = [sys.executable, "-m", "dapl", "prepare", "faceforensics", str(root), str(out), "--methods", "Deepfakes",
-               *(option for option in OPTIONS if option != "--quiet")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "dapl",
+        "prepare",
+        "faceforensics",
+        str(root),
+        str(out),
+        "--methods",
+        "Deepfakes",
+        *(option for option in OPTIONS if option != "--quiet"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     assert done.stderr == "11 of 12 videos are done already\n"

@@ -13,17 +13,17 @@ import pytest
 from PIL import Image
 
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import CocoData, FolderData
 from dapl.data.build import build_splits
 from dapl.data.cub import Cub200
 from dapl.data.images import read_mask
-from dapl.errors import DaplError
 from dapl.prepare.masks import Job, jobs_of, make_masks, prompt_of
 
 pytest.importorskip("cv2", reason="pip install 'dapl[masks]'")
 
 BOX = (8, 6, 28, 20)
-"""Where the object is on every picture: x1, y1, x2, y2."""
+"""Where the object is on every image: x1, y1, x2, y2."""
 
 
 def paint(path: Path, seed: int, turned: bool = False, box: tuple[int, int, int, int] = BOX) -> None:
@@ -34,10 +34,10 @@ def paint(path: Path, seed: int, turned: bool = False, box: tuple[int, int, int,
     pixels[y1:y2, x1:x2] = (200, 40, 40)
     pixels = (pixels + generator.integers(-8, 8, pixels.shape)).astype(np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture, exif = Image.fromarray(pixels), Image.Exif()
+    image, exif = Image.fromarray(pixels), Image.Exif()
     if turned:  # stored on its side, shown upright by every viewer
-        picture, exif[0x0112] = picture.transpose(Image.Transpose.ROTATE_90), 6
-    picture.save(path, exif=exif)
+        image, exif[0x0112] = image.transpose(Image.Transpose.ROTATE_90), 6
+    image.save(path, exif=exif)
 
 
 def truth(box: tuple[int, int, int, int] = BOX) -> np.ndarray:
@@ -89,18 +89,28 @@ def tiny_sam(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common: dict[str, Any] = {"hidden_size": 32}
     config = SamConfig(
         vision_config=SamVisionConfig(
-            hidden_size=32, output_channels=32, num_hidden_layers=2, num_attention_heads=2, image_size=64, patch_size=8,
-            mlp_dim=64, num_pos_feats=16, global_attn_indexes=[1], window_size=4,
+            hidden_size=32,
+            output_channels=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=64,
+            patch_size=8,
+            mlp_dim=64,
+            num_pos_feats=16,
+            global_attn_indexes=[1],
+            window_size=4,
         ),
         prompt_encoder_config=SamPromptEncoderConfig(**common, image_size=64, patch_size=8, mask_input_channels=4),
         mask_decoder_config=SamMaskDecoderConfig(**common, mlp_dim=64, num_attention_heads=2, iou_head_hidden_dim=32),
-    )  # fmt: skip
+    )
     folder = tmp_path_factory.mktemp("sam")
     SamModel(config).save_pretrained(folder)
     processor = SamImageProcessor(
-        size={"longest_edge": 64}, pad_size={"height": 64, "width": 64}, mask_size={"longest_edge": 32},
+        size={"longest_edge": 64},
+        pad_size={"height": 64, "width": 64},
+        mask_size={"longest_edge": 32},
         mask_pad_size={"height": 32, "width": 32},
-    )  # fmt: skip
+    )
     SamProcessor(processor).save_pretrained(folder)
     return folder
 
@@ -112,14 +122,14 @@ def test_a_folder_gets_masks_that_the_data_set_finds(folder: Path, said: Callabl
     assert not build_splits(FolderData(root=str(folder))).train.has_masks
     code, text = said(folder)
     assert code == 0
-    assert "6 masks made, 0 pictures had one, 0 failed" in text
+    assert "6 masks made, 0 images had one, 0 failed" in text
     assert build_splits(FolderData(root=str(folder))).train.has_masks
     for path in sorted((folder / "masks").rglob("*.png")):
         assert iou(path) > 0.8
         assert set(np.unique(np.asarray(Image.open(path)))) == {0, 255}
     log = [json.loads(line) for line in (folder / "masks" / "made.jsonl").read_text().splitlines()]
     assert [line["name"] for line in log] == [f"{label}/{number}.png" for label in "ab" for number in range(3)]
-    assert {line["prompt"] for line in log} == {"centre of the picture"}
+    assert {line["prompt"] for line in log} == {"centre of the image"}
     assert not list(folder.rglob("*.tmp"))
 
 
@@ -130,12 +140,12 @@ def test_a_mask_that_exists_is_never_written_over(folder: Path, said: Callable) 
     before = mine.read_bytes()
     code, text = said(folder)
     assert code == 0
-    assert "5 masks made, 1 pictures had one" in text
+    assert "5 masks made, 1 images had one" in text
     assert mine.read_bytes() == before
 
 
 def test_a_file_that_appears_meanwhile_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process writes the mask of a picture while this one works on it."""
+    """Another process writes the mask of an image while this one works on it."""
     import dapl.masks.refine as refine
 
     class Slow(refine.Unrefined):
@@ -155,12 +165,12 @@ def test_a_file_that_appears_meanwhile_is_kept(folder: Path, monkeypatch: pytest
 def test_it_goes_on_where_it_was(folder: Path, said: Callable) -> None:
     code, text = said(folder, "--limit", "2")
     assert code == 0
-    assert "2 masks made, 0 pictures had one, 0 failed, 4 left for later" in text
+    assert "2 masks made, 0 images had one, 0 failed, 4 left for later" in text
     first = {path: path.stat().st_mtime_ns for path in (folder / "masks").rglob("*.png")}
     code, text = said(folder)
-    assert "4 masks made, 2 pictures had one" in text
+    assert "4 masks made, 2 images had one" in text
     assert all(path.stat().st_mtime_ns == time for path, time in first.items())
-    assert "0 masks made, 6 pictures had one, 0 failed" in said(folder)[1]
+    assert "0 masks made, 6 images had one, 0 failed" in said(folder)[1]
 
 
 def test_without_hard_links_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +185,13 @@ def test_without_hard_links_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_fails_is_said_and_the_rest_goes_on(folder: Path, said: Callable) -> None:
     (folder / "a" / "1.png").write_bytes(b"broken")
     Image.new("RGB", (40, 30), (200, 40, 40)).save(folder / "b" / "2.png")
-    code, text = said(folder, "--refine", "none")  # without a box there is nothing to fill but the whole picture
+    code, text = said(folder, "--refine", "none")  # without a box there is nothing to fill but the whole image
     assert code == 1
-    assert "0 masks made, 0 pictures had one, 6 failed" in text
-    assert "none found no background from the centre of the picture" in text
+    assert "0 masks made, 0 images had one, 6 failed" in text
+    assert "none found no background from the centre of the image" in text
     code, text = said(folder)
     assert code == 1
-    assert "a/1.png: not a picture" in text
+    assert "a/1.png: not an image" in text
     assert "failed" in text
     assert iou(folder / "masks" / "b" / "1.png") > 0.8
 
@@ -198,13 +208,13 @@ def test_keypoints_say_where_the_object_is(folder: Path) -> None:
     without = folder / "masks" / "a" / "1.png"
     assert not without.exists() or iou(without, corner) < 0.3
     log = (folder / "masks" / "made.jsonl").read_text().splitlines()
-    assert [json.loads(line)["prompt"] for line in log[:2]] == ["keypoints", "centre of the picture"]
+    assert [json.loads(line)["prompt"] for line in log[:2]] == ["keypoints", "centre of the image"]
 
 
-def test_masks_of_pictures_turned_by_exif_and_of_the_same_stem(folder: Path) -> None:
+def test_masks_of_images_turned_by_exif_and_of_the_same_stem(folder: Path) -> None:
     paint(folder / "a" / "0.jpg", 5, turned=True)
     assert make_masks(FolderData(root=str(folder)), quiet=True).made == 7
-    assert iou(folder / "masks" / "a" / "0.jpg.png") > 0.7  # upright, as the picture is read
+    assert iou(folder / "masks" / "a" / "0.jpg.png") > 0.7  # upright, as the image is read
     assert iou(folder / "masks" / "a" / "0.png.png") > 0.8
     assert build_splits(FolderData(root=str(folder))).train.has_masks
 
@@ -231,7 +241,7 @@ def test_prompts() -> None:
     assert prompt.box == (6.5, 6.5, 23.5, 17.5)
     for nowhere in (job(None, None), job((50, 50, 60, 60), [[-3, -3]])):
         kind, prompt = prompt_of(nowhere, "sam", frame)
-        assert kind == "centre of the picture"
+        assert kind == "centre of the image"
         assert prompt.points is not None
         assert prompt.points.tolist() == [[20, 15]]
 
@@ -243,7 +253,7 @@ def test_sam_from_a_folder(folder: Path, tiny_sam: Path, said: Callable) -> None
     code, text = said(folder, "--refine", "sam", "--sam-model", tiny_sam)
     made = sorted((folder / "masks").rglob("*.png"))
     assert code == (len(made) < 6)  # random weights may well find nothing, which is said
-    assert f"{len(made)} masks made, 0 pictures had one, {6 - len(made)} failed" in text
+    assert f"{len(made)} masks made, 0 images had one, {6 - len(made)} failed" in text
     assert len(made) >= 1
     for path in made:
         assert read_mask(path, (30, 40)).any()
@@ -278,7 +288,7 @@ def test_cub_gets_segmentations(tiny_cub: Path, said: Callable) -> None:
     shutil.copy(keep, tiny_cub / "segmentations" / "002.Green_Finch")
     code, text = said(tiny_cub)
     assert code == 0
-    assert "23 masks made, 1 pictures had one, 0 failed" in text
+    assert "23 masks made, 1 images had one, 0 failed" in text
     dataset = Cub200(tiny_cub)
     assert dataset.has_masks
     agreement = []
@@ -291,14 +301,20 @@ def test_cub_gets_segmentations(tiny_cub: Path, said: Callable) -> None:
 
 def write_coco(folder: Path, segmented: tuple[int, ...] = ()) -> Path:
     content: dict[str, list[dict[str, Any]]] = {
-        "images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
-    }  # fmt: skip
+        "images": [],
+        "annotations": [],
+        "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
+    }
     x1, y1, x2, y2 = BOX
     for number in range(4):
         name = f"{'ab'[number % 2]}/{number // 2}.png"
         content["images"].append({"id": number, "file_name": name, "width": 40, "height": 30})
-        annotation: dict[str, Any] = {"id": number, "image_id": number, "category_id": 1 + number % 2,
-                                      "bbox": [x1 - 2, y1 - 2, x2 - x1 + 4, y2 - y1 + 4]}  # fmt: skip
+        annotation: dict[str, Any] = {
+            "id": number,
+            "image_id": number,
+            "category_id": 1 + number % 2,
+            "bbox": [x1 - 2, y1 - 2, x2 - x1 + 4, y2 - y1 + 4],
+        }
         if number in segmented:
             annotation["segmentation"] = [[x1, y1, x2, y1, x2, y2, x1, y2]]
         content["annotations"].append(annotation)
@@ -310,13 +326,13 @@ def test_coco_with_boxes_only(folder: Path, said: Callable) -> None:
     file = write_coco(folder, segmented=(2,))
     code, text = said(file)
     assert code == 0
-    assert "3 masks made, 1 pictures had one, 0 failed" in text
+    assert "3 masks made, 1 images had one, 0 failed" in text
     made = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png.png"))
     assert made == ["masks/boxes/a/0.png.png", "masks/boxes/b/0.png.png", "masks/boxes/b/1.png.png"]
     assert all(iou(folder / path) > 0.9 for path in made)
     train = build_splits(CocoData(train=str(file), test_share=0.5, validation_share=0.5)).train
     assert train.has_masks
-    assert "0 masks made, 4 pictures had one" in said(file)[1]
+    assert "0 masks made, 4 images had one" in said(file)[1]
 
 
 def test_coco_masks_in_a_folder_of_choice(folder: Path, tmp_path: Path) -> None:

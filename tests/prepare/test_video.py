@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.prepare.faceforensics.video import VideoError, sampled_frames, wanted_frames
 
 LENGTH = 40
@@ -77,7 +77,7 @@ def test_a_video_cut_in_its_index(video: Path, tmp_path: Path, length: int) -> N
         list(sampled_frames(broken, 3))
 
 
-def test_a_file_without_pictures(tmp_path: Path) -> None:
+def test_a_file_without_images(tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     path = tmp_path / "sound.mp4"
     with av.open(str(path), "w") as container:

@@ -18,12 +18,15 @@ from dapl.training.trainer import train
 SIZE, CLASSES, TEST_PICTURES = 64, 3, 5
 TINY: dict[str, Any] = {
     "data": {
-        "name": "toybirds", "classes": CLASSES, "images_per_class": 6, "test_images_per_class": TEST_PICTURES,
+        "name": "toybirds",
+        "classes": CLASSES,
+        "images_per_class": 6,
+        "test_images_per_class": TEST_PICTURES,
         "image_size": SIZE,
     },
     "model": {"backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"}},
     "runtime": {"accelerator": "cpu", "workers": 0, "evaluation_batch": 4},
-}  # fmt: skip
+}
 _WARM_UP = {"stage": "warm_up", "epochs": 2, "batch_size": 8}
 _LAST_LAYER = {"stage": "last_layer", "epochs": 2}
 SYSTEMS: dict[str, dict[str, Any]] = {

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dapl.errors import DaplError
-from dapl.loading import load_run
+from dapl.common.errors import DaplError
 from dapl.models.backbone import Backbone
 from dapl.models.build import SYSTEMS
 from dapl.report.collect import Report, collect
 from dapl.report.entries import FLAGS
+from dapl.runs.loading import load_run
 
 from .conftest import CLASSES, TEST_PICTURES
 from .conftest import SYSTEMS as TRAINED
@@ -186,16 +186,16 @@ def test_flags_say_what_they_say(reported: Reported) -> None:
 
 def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
     """Against regions that are computed here, picture by picture."""
+    from dapl.batches.run_data import RunData
+    from dapl.common.progress import Reporter
     from dapl.metrics.functional import activation_regions
-    from dapl.progress import Reporter
-    from dapl.training.lanes import Lanes
-    from dapl.training.launch import make_fabric
+    from dapl.processes.launch import make_fabric
 
     folder, _ = reported("dapl")
     loaded = load_run(folder)
-    lanes = Lanes(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
-    labels = torch.tensor(list(lanes.dataset("test").labels))
-    pictures = lanes.pictures("test")
+    run_data = RunData(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
+    labels = torch.tensor(list(run_data.dataset("test").labels))
+    pictures = run_data.images("test")
     ious = []
     for index in (labels == 1).nonzero().flatten().tolist():
         maps = loaded.model.activation_maps(pictures[index, 0][0].unsqueeze(0), torch.tensor([3, 4]))[0]

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import load_config
 from dapl.data.build import build_splits
-from dapl.errors import DaplError
 from dapl.models.build import SYSTEMS
 from dapl.report.collect import Report, collect
 from dapl.report.page import Embedded, Linked, render, static_files, write_folder, write_single_file

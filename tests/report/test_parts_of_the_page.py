@@ -9,11 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dapl.report.charts import curves, nice_ticks
-from dapl.report.glances import source_rows, spread_pictures
-from dapl.report.plain import name_of, rounded, without_paths
-from dapl.report.sheets import heat_sheet, photo_sheet, tile_side
-from dapl.training.records import PrototypeRecord
+from dapl.report.facts import curves, name_of, nice_ticks, rounded, without_paths
+from dapl.report.glances import heat_sheet, photo_sheet, source_rows, spread_pictures, tile_side
+from dapl.runs.records import PrototypeRecord
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.18, 1.0), (-0.05, 4.2), (3.0, 3.0), (1e-7, 3e-7), (0.0, 1e9)])

@@ -42,13 +42,18 @@ def tiny(system: str, cache: Path) -> dict[str, Any]:
     if system not in ("pixpnet", "blackbox"):
         schedule += [{"stage": "last_layer", "epochs": 3}]
     return {
-        "data": {"name": "toybirds", "classes": 3, "images_per_class": 6, "test_images_per_class": 4,
-                 "image_size": SIZE},
+        "data": {
+            "name": "toybirds",
+            "classes": 3,
+            "images_per_class": 6,
+            "test_images_per_class": 4,
+            "image_size": SIZE,
+        },
         "model": {"system": system, "backbone": backbone, **sizes},
         "schedule": schedule,
         "cache": {"folder": str(cache)},
         "runtime": {"accelerator": "cpu", "workers": 0},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from dapl.api import load
-from dapl.loading import load_run
+from dapl import load
+from dapl.runs.loading import load_run
 from dapl.serve.app import build_app
 
 from .conftest import SIZE, WITH_PROTOTYPES, Server, encoded, picture, serving

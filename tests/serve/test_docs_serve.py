@@ -7,9 +7,8 @@ from pathlib import Path
 
 from dapl.data.images import MAX_PIXELS
 from dapl.serve.app import bare_app
-from dapl.serve.capacity import PLACES
 from dapl.serve.inspector import REMEMBERED
-from dapl.serve.uploads import FORMATS, MAX_BYTES
+from dapl.serve.requests import FORMATS, MAX_BYTES, PLACES
 
 TEXT = " ".join((Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8").split())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dapl.api import load
+from dapl import load
 
 from .conftest import Server, encoded, picture, serving
 
@@ -33,8 +33,14 @@ def open_page(chromium: Browser) -> Iterator[Open]:
         page = context.new_page()
         page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else 0)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: None if request.url.startswith((url.rpartition("/")[0], "data:", "blob:"))
-                else problems.append(f"asked for {request.url}"))  # fmt: skip
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith((url.rpartition("/")[0], "data:", "blob:"))
+                else problems.append(f"asked for {request.url}")
+            ),
+        )
         page.goto(url)
         expect(page.locator(ready).first).to_be_attached(timeout=60_000)
         return page

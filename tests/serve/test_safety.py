@@ -15,12 +15,30 @@ from .conftest import Server, encoded, picture
 
 SECRETS = ("config.yaml", "checkpoints/last.safetensors", "metrics.jsonl", "environment.json")
 CLIMBS = (
-    "/../{}", "/static/../{}", "/static/..%2f{}", "/static/%2e%2e/{}", "/static/%2e%2e%2f{}", "/static/..%5c{}",
-    "/static/....//{}", "/static//{}", "/static/..%252f{}", "/static/%c0%ae%c0%ae/{}", "/api/pictures/../{}",
-    "/api/pictures/example-0/..%2f..%2f{}", "/api/pictures/..%2f/{}", "/api/examples/..%2f{}/image.jpg",
-    "/api/prototypes/..%2f{}/patch.jpg", "/report/../{}", "/report/images/..%2f..%2f{}", "/report/images/%2e%2e/{}",
-    "/report/static/..%2f{}", "//{}", "/{}", "/%00{}", "/static/{}%00.css",
-)  # fmt: skip
+    "/../{}",
+    "/static/../{}",
+    "/static/..%2f{}",
+    "/static/%2e%2e/{}",
+    "/static/%2e%2e%2f{}",
+    "/static/..%5c{}",
+    "/static/....//{}",
+    "/static//{}",
+    "/static/..%252f{}",
+    "/static/%c0%ae%c0%ae/{}",
+    "/api/pictures/../{}",
+    "/api/pictures/example-0/..%2f..%2f{}",
+    "/api/pictures/..%2f/{}",
+    "/api/examples/..%2f{}/image.jpg",
+    "/api/prototypes/..%2f{}/patch.jpg",
+    "/report/../{}",
+    "/report/images/..%2f..%2f{}",
+    "/report/images/%2e%2e/{}",
+    "/report/static/..%2f{}",
+    "//{}",
+    "/{}",
+    "/%00{}",
+    "/static/{}%00.css",
+)
 
 
 def raw(url: str, target: str, method: str = "GET", headers: str = "") -> tuple[int, bytes]:
@@ -39,8 +57,17 @@ def raw(url: str, target: str, method: str = "GET", headers: str = "") -> tuple[
 def test_no_file_can_be_climbed_to(climb: str, server: Server) -> None:
     up = "../" * 12
     absolute = str(server.run / "config.yaml")
-    for target in (*SECRETS, f"run/{SECRETS[0]}", "marks.json", up + absolute.lstrip("/"), "etc/passwd", absolute,
-                   up + "etc/passwd", "app.py", "templates/serve.html.j2"):  # fmt: skip
+    for target in (
+        *SECRETS,
+        f"run/{SECRETS[0]}",
+        "marks.json",
+        up + absolute.lstrip("/"),
+        "etc/passwd",
+        absolute,
+        up + "etc/passwd",
+        "app.py",
+        "templates/serve.html.j2",
+    ):
         status, body = raw(server.url, climb.format(target.replace("../", "..%2f") if "%" in climb else target))
         assert status in (400, 404, 405, 422), (target, status)
         assert b"root:" not in body
@@ -69,9 +96,14 @@ def test_own_names_are_answered(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
-     {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://127.0.0.1:1"}],
-)  # fmt: skip
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+)
 def test_pages_of_others_may_not_write(headers: dict[str, str], client: httpx.Client) -> None:
     for method, path in (("PUT", "/api/marks/0"), ("DELETE", "/api/marks/0"), ("POST", "/api/explain?example=0")):
         response = client.request(method, path, headers=headers, json={"note": "x"} if method == "PUT" else None)
@@ -142,7 +174,7 @@ def test_only_pictures_may_be_large(server: Server, client: httpx.Client) -> Non
 def test_marks_that_cannot_be_written_are_said(run: Path) -> None:
     from starlette.testclient import TestClient
 
-    from dapl.loading import load_run
+    from dapl.runs.loading import load_run
     from dapl.serve.app import build_app
 
     with TestClient(build_app(load_run(run)), base_url="http://localhost") as client:

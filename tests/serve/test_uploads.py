@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 
 from dapl.data.images import read_image
-from dapl.serve.refusal import Refusal
-from dapl.serve.uploads import MAX_BYTES, decode
+from dapl.serve.requests import MAX_BYTES, Refusal, decode
 
 from .conftest import Server, encoded, picture
 

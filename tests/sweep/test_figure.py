@@ -9,10 +9,10 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from PIL import Image
 
-from dapl.experiments import mean_and_deviation
-from dapl.sweep.figure import Axis, draw_results, one_sweep, side_by_side
-from dapl.sweep.report import PanelResult, Point
-from dapl.sweep.space import Choices, Dimension, Interval, Panel, Values
+from dapl.common.tables import mean_and_deviation
+from dapl.experiments.sweep_figure import Axis, draw_results, one_sweep, side_by_side
+from dapl.experiments.sweep_results import PanelResult, Point
+from dapl.experiments.sweep_space import Choices, Dimension, Interval, Panel, Values
 
 
 def point(values: Values, level: float, best: bool = False) -> Point:

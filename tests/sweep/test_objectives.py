@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dapl.errors import DaplError
-from dapl.evaluation.selection import chosen
-from dapl.sweep.objectives import KNOWN, Objective, metrics_for, numbers_for, parse_objectives
+from dapl.common.errors import DaplError
+from dapl.experiments.sweep_space import KNOWN, Objective, metrics_for, numbers_for, parse_objectives
+from dapl.metrics.registry import chosen
 
 
 def test_directions() -> None:

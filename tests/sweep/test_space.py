@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
-from dapl.errors import DaplError
-from dapl.sweep.ablations import NAMES, panels_of
-from dapl.sweep.space import Base, Choices, Interval, Panel, checked, parse_grid, parse_search, run_name, value_of
+from dapl.common.errors import DaplError
+from dapl.experiments.sweep_space import (
+    NAMES,
+    Base,
+    Choices,
+    Interval,
+    Panel,
+    checked,
+    panels_of,
+    parse_grid,
+    parse_search,
+    run_name,
+    value_of,
+)
 
 
 @pytest.fixture

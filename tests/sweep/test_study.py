@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dapl.errors import DaplError
-from dapl.sweep.objectives import parse_objectives
-from dapl.sweep.space import Choices, Interval, Panel, Values
-from dapl.sweep.study import PanelStudy, need_optuna, open_storage, point_text
-from dapl.sweep.workers import Worker
+from dapl.common.errors import DaplError
+from dapl.experiments.sweep_space import Choices, Interval, Panel, Values, parse_objectives
+from dapl.experiments.sweep_study import PanelStudy, Worker, need_optuna, open_storage, point_text
 
 GRID = Panel("grid", "", (Choices("a", (1, 2, 3)), Choices("b", ([1], [1, 2]))), {})
 SEARCH = Panel("search", "", (Interval("x", 0.01, 10.0, True), Choices("kind", ("p", "q"))), {})
@@ -117,8 +115,8 @@ CLAIMER = """
 import pathlib, sys, time
 sys.path.insert(0, sys.argv[5])
 from test_study import opened
-from dapl.sweep.space import Choices, Panel
-from dapl.sweep.space import show
+from dapl.experiments.sweep_space import Choices, Panel
+from dapl.experiments.sweep_space import show
 panel = Panel("many", "", (Choices("a", tuple(range(8))), Choices("b", (0.5, 1.5))), {})
 folder, url, ready, other = sys.argv[1], sys.argv[2] or None, pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4])
 study = opened(pathlib.Path(folder), panel, url=url)
@@ -140,12 +138,21 @@ def test_two_processes_never_run_the_same_point(tmp_path: Path, machines: int) -
     flags = [tmp_path / "ready-0", tmp_path / "ready-1"]
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", CLAIMER, str(folders[i]), url, str(flags[i]), str(flags[1 - i]),
-             str(Path(__file__).parent)],
-            stdout=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-c",
+                CLAIMER,
+                str(folders[i]),
+                url,
+                str(flags[i]),
+                str(flags[1 - i]),
+                str(Path(__file__).parent),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for i in range(2)
-    ]  # fmt: skip
+    ]
     printed = [process.communicate(timeout=200)[0].split("\n")[:-1] for process in started]
     assert [process.returncode for process in started] == [0, 0]
     assert all(printed), "one of them had nothing to do"
@@ -175,8 +182,8 @@ def test_kill_9_lets_go_at_once(tmp_path: Path) -> None:
 
 
 def test_a_silent_machine_loses_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dapl.sweep.study.HEARTBEAT_SECONDS", 1)
-    monkeypatch.setattr("dapl.sweep.study.SILENT_SECONDS", 2)
+    monkeypatch.setattr("dapl.experiments.sweep_study.HEARTBEAT_SECONDS", 1)
+    monkeypatch.setattr("dapl.experiments.sweep_study.SILENT_SECONDS", 2)
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     far, near = opened(tmp_path / "far", GRID, url=url), opened(tmp_path / "near", GRID, url=url)
     claimed = far.claim()

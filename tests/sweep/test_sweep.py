@@ -23,7 +23,7 @@ from torch import Tensor
 from dapl.cli import main
 from dapl.evaluation import evaluate
 from dapl.models.backbone import Backbone
-from dapl.run import Run
+from dapl.runs.run import Run
 
 LONG = [
     {"stage": "warm_up", "epochs": 150, "batch_size": 16},
@@ -124,12 +124,12 @@ def test_runs_that_differ_in_the_head_share_the_features(
     monkeypatch.setattr(Backbone, "forward", counted)
     config = str(write({"cache": {"folder": str(cache)}}))
     assert main(["sweep", config, "--out", str(tmp_path / "one"), "--grid", "model.head_dim=4"]) == 0
-    pictures, files = seen, sorted(path.name for path in cache.iterdir())
-    assert pictures >= 16
+    passed, files = seen, sorted(path.name for path in cache.iterdir())
+    assert passed >= 16
     grids = ["--grid", "model.head_dim=2,8", "--grid", "loss.contrast.weight=0,2"]
     assert main(["sweep", config, "--out", str(tmp_path / "two"), *grids]) == 0
     assert len(json.loads((tmp_path / "two" / "sweep.json").read_text())["rows"]) == 4
-    assert seen == pictures, "a run that differs only in the head passed pictures through the backbone"
+    assert seen == passed, "a run that differs only in the head passed images through the backbone"
     assert sorted(path.name for path in cache.iterdir()) == files
 
 

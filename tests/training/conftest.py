@@ -12,13 +12,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from dapl.batches.run_data import RunData
+from dapl.common.progress import Reporter
 from dapl.config import Config, load_config
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import Prototypes
-from dapl.progress import Reporter
-from dapl.training.lanes import Lanes
-from dapl.training.launch import make_fabric
+from dapl.processes.launch import make_fabric
 
 TINY: dict[str, Any] = {
     "data": {"name": "toybirds", "classes": 3, "images_per_class": 6, "test_images_per_class": 2, "image_size": 64},
@@ -63,12 +63,12 @@ def fabric(config: Config) -> Fabric:
 
 
 @pytest.fixture
-def lanes_of(fabric: Fabric) -> Callable[[Config], Lanes]:
-    return lambda config: Lanes(config, fabric, Reporter(quiet=True))
+def lanes_of(fabric: Fabric) -> Callable[[Config], RunData]:
+    return lambda config: RunData(config, fabric, Reporter(quiet=True))
 
 
 @pytest.fixture
-def lanes(lanes_of: Callable[[Config], Lanes], config: Config) -> Lanes:
+def run_data(lanes_of: Callable[[Config], RunData], config: Config) -> RunData:
     return lanes_of(config)
 
 
@@ -100,7 +100,7 @@ class Patches(PrototypeModel):
     def class_weights(self) -> Tensor:
         return (self.prototypes.membership & self.prototypes.kept.unsqueeze(1)).float()
 
-    def parts(self) -> dict[str, nn.Module]:
+    def components(self) -> dict[str, nn.Module]:
         return {"backbone": self.backbone, "prototypes": self.prototypes}
 
 

@@ -15,11 +15,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from dapl.common.errors import DaplError
 from dapl.config import Config
-from dapl.errors import DaplError
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
-from dapl.training.checkpoint import (
+from dapl.runs.checkpoint import (
     Checkpoint,
     Position,
     load_checkpoint,

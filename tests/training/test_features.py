@@ -14,16 +14,16 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
+from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
+from dapl.batches.run_data import RunData
+from dapl.batches.sources import Features, in_order
 from dapl.config import Config
 from dapl.models.contract import PrototypeModel
-from dapl.training.features import compute_features, digest, features_key, open_features, write_features
-from dapl.training.lanes import Lanes
-from dapl.training.sources import Features, in_order
 
 
 @torch.no_grad()
-def test_each_view_is_the_backbone_on_that_picture(model: PrototypeModel, lanes: Lanes, fabric: Fabric) -> None:
-    source = lanes.pictures("train")
+def test_each_view_is_the_backbone_on_that_image(model: PrototypeModel, run_data: RunData, fabric: Fabric) -> None:
+    source = run_data.images("train")
     counted: list[int] = []
     features = compute_features(model.backbone, source, 2, 4, fabric, counted.append)
     assert sum(counted) == 15
@@ -95,7 +95,7 @@ def test_the_key_changes_with_whatever_changes_the_features() -> None:
 
 
 def test_data_size_and_fit_have_files_of_their_own(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], Lanes], model: PrototypeModel, tmp_path: Path
+    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
 ) -> None:
     changes = [
         {},
@@ -108,22 +108,22 @@ def test_data_size_and_fit_have_files_of_their_own(
     ]
     seen: set[Path] = set()
     for change in changes:
-        lanes = lanes_of(configured(change))
-        lanes.shared_backbone = digest(model.backbone)
-        lanes.source("train", model)
+        run_data = lanes_of(configured(change))
+        run_data.shared_backbone = digest(model.backbone)
+        run_data.source("train", model)
         found = set((tmp_path / "cache").glob("*-features.npy"))
         assert len(found) == len(seen) + 1, f"{change} reads the features of another configuration"
         seen = found
 
 
-def test_the_held_out_pictures_share_the_files_of_train(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], Lanes], model: PrototypeModel, tmp_path: Path
+def test_the_held_out_images_share_the_files_of_train(
+    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
 ) -> None:
     for split, seed in itertools.product(("train", "validation"), (0, 1)):
-        lanes = lanes_of(configured({"data.validation_seed": seed}))
-        lanes.shared_backbone = digest(model.backbone)
-        source = lanes.source(split, model)  # type: ignore[arg-type]
-        images = torch.stack([lanes.dataset(split)[row].image.as_subclass(Tensor) for row in range(len(source))])  # type: ignore[arg-type]
+        run_data = lanes_of(configured({"data.validation_seed": seed}))
+        run_data.shared_backbone = digest(model.backbone)
+        source = run_data.source(split, model)  # type: ignore[arg-type]
+        images = torch.stack([run_data.dataset(split)[row].image.as_subclass(Tensor) for row in range(len(source))])  # type: ignore[arg-type]
         (batch,) = source.batches(in_order(len(source), 20))
         assert batch.features is not None
         with torch.no_grad():

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import Config
-from dapl.errors import DaplError
-from dapl.loading import load_run
-from dapl.marks import Marks, mark_now
 from dapl.models.build import SYSTEMS
-from dapl.run import Run
+from dapl.runs.loading import load_run
+from dapl.runs.marks import Marks, mark_now
+from dapl.runs.run import Run
 from dapl.training.marked import without_marked
 from dapl.training.trainer import train
 

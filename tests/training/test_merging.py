@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from dapl.common.errors import DaplError
 from dapl.config import Config
-from dapl.errors import DaplError
-from dapl.loading import load_run
 from dapl.models.build import build_model
-from dapl.run import Run
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
+from dapl.runs.records import fresh_records
+from dapl.runs.run import Run
 from dapl.training import trainer
-from dapl.training.checkpoint import load_checkpoint
-from dapl.training.merging import merge, plan_merge
-from dapl.training.records import fresh_records
+from dapl.training.pruning import merge, plan_merge
 from dapl.training.trainer import train
 
 from .test_trainer import Killed, assert_same_run, kill_before, lines_of
@@ -170,14 +170,14 @@ def start(configured: Callable[..., Config], tmp_path: Path) -> Run:
 
 
 def responses_of(run: Run) -> Tensor:
-    """Distances of every training picture to every prototype, one picture at a time."""
+    """Distances of every training image to every prototype, one image at a time."""
     from dapl.data.build import build_splits
     from dapl.data.transforms import fit
 
     loaded = load_run(run.folder)
     training = build_splits(loaded.config.data).train
-    pictures = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
-    return torch.cat([loaded.model(picture.unsqueeze(0)).distances for picture in pictures])
+    images = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
+    return torch.cat([loaded.model(image.unsqueeze(0)).distances for image in images])
 
 
 def test_a_protopnet_becomes_a_protopshare(configured: Callable[..., Config], start: Run, tmp_path: Path) -> None:

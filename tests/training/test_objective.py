@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from dapl import losses
+from dapl.batches.sources import Batch
+from dapl.common.seeds import generator
 from dapl.config import LossConfig
 from dapl.models.dapl import Dapl
-from dapl.seeds import generator
+from dapl.training import losses
 from dapl.training.objective import Objective, draw_negatives
-from dapl.training.sources import Batch
 
 B, C, N, D1, CHANNELS, SIDE = 3, 4, 3, 5, 6, 4
 LABELS = torch.tensor([0, 3, 2])
@@ -71,8 +71,15 @@ def test_total_is_the_weighted_sum(positives: str, over: str, batch: Batch) -> N
     objective = make_objective(**weights)
     terms = objective(batch, objective.draw_negatives(generator(0)))
     assert set(terms) == {
-        "total", "cross_entropy", "cluster", "separation", "contrast", "foreground", "spatial", "accuracy",
-    }  # fmt: skip
+        "total",
+        "cross_entropy",
+        "cluster",
+        "separation",
+        "contrast",
+        "foreground",
+        "spatial",
+        "accuracy",
+    }
     assert all(terms[name] > 0 for name in terms if name != "accuracy")
     expected = (
         terms["cross_entropy"]
@@ -84,7 +91,7 @@ def test_total_is_the_weighted_sum(positives: str, over: str, batch: Batch) -> N
     )
     assert_close(terms["total"], expected)
     terms["total"].backward()
-    for name, part in objective.model.parts().items():
+    for name, part in objective.model.components().items():
         assert all(p.grad is not None and p.grad.isfinite().all() for p in part.parameters()), name
 
 
@@ -120,8 +127,8 @@ def test_contrastive_by_loop(positives: str, batch: Batch) -> None:
     prototypes = objective.model.prototypes
     embedding = objective.model.from_features(batch.features).embedding
 
-    def score(picture: int, head: int, j: int) -> float:
-        distances = (embedding[picture, head] - prototypes.vectors[j].view(-1, 1, 1)).square().sum(0)
+    def score(image: int, head: int, j: int) -> float:
+        distances = (embedding[image, head] - prototypes.vectors[j].view(-1, 1, 1)).square().sum(0)
         return ((distances + 1) / (distances + 1e-4)).log().max().item()
 
     values = []
@@ -153,7 +160,7 @@ def test_foreground_by_loop(over: str, batch: Batch) -> None:
 
 
 @torch.no_grad()
-def test_spatial_takes_the_maps_of_the_picture_s_class(batch: Batch) -> None:
+def test_spatial_takes_the_maps_of_the_image_s_class(batch: Batch) -> None:
     objective = make_objective(contrast={"weight": 0}, spatial={"weight": 1, "sharpness": 3})
     maps = objective.model.maps(objective.model.embed(batch.features))
     own = torch.stack([maps[x, label * N : (label + 1) * N] for x, label in enumerate(LABELS.tolist())])
@@ -200,7 +207,7 @@ def test_pruned_prototypes_are_neither_near_nor_far(batch: Batch) -> None:
 
 
 @torch.no_grad()
-def test_pictures_and_their_features_cost_the_same() -> None:
+def test_images_and_their_features_cost_the_same() -> None:
     objective = make_objective()
     images = torch.randint(0, 256, (B, 3, SIDE, SIDE), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     negatives = objective.draw_negatives(generator(0))

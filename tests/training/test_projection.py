@@ -14,12 +14,12 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
+from dapl.batches.run_data import RunData
+from dapl.batches.sources import Batch, in_order
 from dapl.metrics.functional import activation_regions
 from dapl.models.contract import PrototypeModel
-from dapl.training.lanes import Lanes
-from dapl.training.projection import Projection, project
-from dapl.training.records import PrototypeRecord, fresh_records, record_projection
-from dapl.training.sources import Batch, in_order
+from dapl.runs.records import PrototypeRecord, fresh_records
+from dapl.training.projection import Projection, project, record_projection
 
 N, CLASSES, GROUPS, WIDTH, H, W = 13, 3, 2, 5, 3, 4
 
@@ -114,7 +114,7 @@ def test_a_share_equal_to_the_threshold_is_not_enough(drawn: tuple, fabric: Fabr
     found = project(copy.deepcopy(model), batched(features, labels, half), 0.5, fabric)
     assert_found(found, expected)
     assert not found.grounded.any()
-    half[:, 1, 1] = 0.75  # the only patch of each picture that is allowed
+    half[:, 1, 1] = 0.75  # the only patch of each image that is allowed
     found = project(model, batched(features, labels, half), 0.5, fabric)
     assert found.grounded.all()
     assert found.location.tolist() == [W + 1] * 6
@@ -129,9 +129,9 @@ def test_a_class_of_pure_background_still_gets_a_patch(drawn: tuple, fabric: Fab
 
 
 @pytest.mark.parametrize("flat", [False, True], ids=["enough foreground", "fallback"])
-def test_ties_go_to_the_first_picture_and_place(drawn: tuple, fabric: Fabric, flat: bool) -> None:
+def test_ties_go_to_the_first_image_and_place(drawn: tuple, fabric: Fabric, flat: bool) -> None:
     model, features, labels, shares = drawn
-    features[:] = features[0, :, :1, :1]  # all patches of all pictures are one
+    features[:] = features[0, :, :1, :1]  # all patches of all images are one
     masks = torch.full_like(shares, 0.3 if flat else 0.9)
     backwards = [rows.flip(0) for rows in reversed(in_order(N, 4))]
     found = project(model, batched(features, labels, masks, backwards), 0.5, fabric)
@@ -154,7 +154,7 @@ def test_batches_and_their_order_do_not_matter(drawn: tuple, fabric: Fabric, bat
     assert_close(found.maps, expected.maps)
 
 
-def test_a_class_without_pictures_keeps_its_prototypes(drawn: tuple, fabric: Fabric) -> None:
+def test_a_class_without_images_keeps_its_prototypes(drawn: tuple, fabric: Fabric) -> None:
     model, features, labels, shares = drawn
     before = model.prototypes.vectors.detach().clone()
     found = project(model, batched(features, labels.clamp(max=1), shares), 0.5, fabric)
@@ -163,14 +163,14 @@ def test_a_class_without_pictures_keeps_its_prototypes(drawn: tuple, fabric: Fab
     records = [PrototypeRecord(j, ["a"], 0) for j in range(6)]
 
     class Names:
-        names = [f"picture {number}" for number in range(N)]
+        names = [f"image {number}" for number in range(N)]
 
     regions = torch.ones(6, 8, 8, dtype=torch.bool)
     updated = record_projection(records, found, Names, regions)  # type: ignore[arg-type]
     assert [record.image is None for record in updated] == [False] * 4 + [True] * 2
 
 
-def test_the_map_is_that_of_the_projected_prototype_on_its_picture(drawn: tuple, fabric: Fabric) -> None:
+def test_the_map_is_that_of_the_projected_prototype_on_its_image(drawn: tuple, fabric: Fabric) -> None:
     model, features, labels, shares = drawn
     found = project(model, batched(features, labels, shares), 0.5, fabric)
     with torch.no_grad():
@@ -179,7 +179,7 @@ def test_the_map_is_that_of_the_projected_prototype_on_its_picture(drawn: tuple,
     assert found.maps.flatten(1).argmax(1).tolist() == found.location.tolist()
 
 
-def test_memory_does_not_grow_with_the_pictures(patches: Callable, fabric: Fabric) -> None:
+def test_memory_does_not_grow_with_the_images(patches: Callable, fabric: Fabric) -> None:
     model = patches(2, 2, 8)
     alive: list[int] = []
 
@@ -195,22 +195,22 @@ def test_memory_does_not_grow_with_the_pictures(patches: Callable, fabric: Fabri
     assert alive[1] - alive[0] < 9 * 32
 
 
-# --- on pictures ----------------------------------------------------------------------------------------------------
+# --- on images ----------------------------------------------------------------------------------------------------
 
 
-def on_pictures(model: PrototypeModel, lanes: Lanes, fabric: Fabric) -> list[PrototypeRecord]:
-    source = lanes.source("train", model)
+def on_images(model: PrototypeModel, run_data: RunData, fabric: Fabric) -> list[PrototypeRecord]:
+    source = run_data.source("train", model)
     found = project(model, source.batches(in_order(len(source), 4)), 0.5, fabric)
     regions = activation_regions(found.maps.unsqueeze(1), (64, 64)).squeeze(1)
-    dataset = lanes.dataset("train")
+    dataset = run_data.dataset("train")
     return record_projection(fresh_records(model, dataset.classes), found, dataset, regions)
 
 
 @torch.no_grad()
-def test_records_can_be_recomputed_from_the_picture(model: PrototypeModel, lanes: Lanes, fabric: Fabric) -> None:
+def test_records_can_be_recomputed_from_the_image(model: PrototypeModel, run_data: RunData, fabric: Fabric) -> None:
     before = model.prototypes.vectors.clone()
-    records = on_pictures(model, lanes, fabric)
-    dataset = lanes.dataset("train")
+    records = on_images(model, run_data, fabric)
+    dataset = run_data.dataset("train")
     assert len(records) == 6
     for j, record in enumerate(records):
         assert (record.index, record.head) == (j, j % 2)
@@ -237,10 +237,10 @@ def slow_box(embedding: Tensor, vector: Tensor) -> list[int]:
     return [int(end) for end in (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)]
 
 
-def test_a_second_projection_changes_nothing(model: PrototypeModel, lanes: Lanes, fabric: Fabric) -> None:
-    first = on_pictures(model, lanes, fabric)
+def test_a_second_projection_changes_nothing(model: PrototypeModel, run_data: RunData, fabric: Fabric) -> None:
+    first = on_images(model, run_data, fabric)
     vectors = model.prototypes.vectors.detach().clone()
-    second = on_pictures(model, lanes, fabric)
+    second = on_images(model, run_data, fabric)
     assert torch.equal(model.prototypes.vectors, vectors)
     assert [record.image for record in second] == [record.image for record in first]
     assert [record.distance for record in second] == pytest.approx([0.0] * len(second), abs=1e-10)

@@ -15,13 +15,13 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
+from dapl.batches.sources import Batch, in_order
 from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
-from dapl.loading import load_run
 from dapl.models.contract import PrototypeModel
+from dapl.runs.loading import load_run
 from dapl.training.pruning import foreground_shares, own_among_nearest, prune
-from dapl.training.sources import Batch, in_order
 from dapl.training.trainer import train
 
 from .test_trainer import lines_of
@@ -32,7 +32,7 @@ CELL = SIZE // GRID
 
 @pytest.fixture
 def drawn(patches: Callable) -> tuple[PrototypeModel, Tensor, Tensor, Tensor]:
-    """A model, features, labels and pixel masks: a blob somewhere in each picture."""
+    """A model, features, labels and pixel masks: a blob somewhere in each image."""
     generator = torch.Generator().manual_seed(2)
     model = patches(CLASSES, GROUPS, WIDTH)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def batched(features: Tensor, labels: Tensor, batch_size: int = 4) -> Iterator[B
 
 
 def slow_share(features: Tensor, vector: Tensor, mask: Tensor, bias_of: str) -> float:
-    """1 − B of one prototype on one picture. features: D×H×W of its head."""
+    """1 − B of one prototype on one image. features: D×H×W of its head."""
     activation = [[0.0] * GRID for _ in range(GRID)]
     for row in range(GRID):
         for column in range(GRID):
@@ -79,12 +79,12 @@ def test_shares_are_those_of_a_slow_loop(drawn: tuple, fabric: Fabric, bias_of: 
     shares = foreground_shares(model, batched(features, labels, batch_size), lambda i: masks[i], fabric, bias_of)
     for j, vector in enumerate(model.prototypes.vectors.detach()):
         label, head = divmod(j, GROUPS)
-        on_pictures = [
+        on_images = [
             slow_share(features[image, head * WIDTH : (head + 1) * WIDTH], vector, masks[image], bias_of)
             for image in range(N)
             if labels[image] == label
         ]
-        assert float(shares[j]) == pytest.approx(np.mean(on_pictures), abs=1e-5)
+        assert float(shares[j]) == pytest.approx(np.mean(on_images), abs=1e-5)
 
 
 def test_the_percentile_bounds_the_region(drawn: tuple, fabric: Fabric) -> None:
@@ -94,11 +94,11 @@ def test_the_percentile_bounds_the_region(drawn: tuple, fabric: Fabric) -> None:
         for percentile in (95.0, 1.0)
     )
     mean = torch.stack([masks[labels == label].float().mean() for label in range(CLASSES)])
-    assert_close(wide, mean.repeat_interleave(GROUPS), rtol=0, atol=0.02)  # nearly the whole picture
+    assert_close(wide, mean.repeat_interleave(GROUPS), rtol=0, atol=0.02)  # nearly the whole image
     assert (narrow - wide).abs().max() > 0.05
 
 
-def test_a_class_without_pictures_has_no_evidence(drawn: tuple, fabric: Fabric) -> None:
+def test_a_class_without_images_has_no_evidence(drawn: tuple, fabric: Fabric) -> None:
     model, features, _, masks = drawn
     labels = torch.arange(N) % 2
     shares = foreground_shares(model, batched(features, labels), lambda i: masks[i], fabric)
@@ -140,21 +140,21 @@ def test_removed_prototypes_do_not_reach_the_logits(model: PrototypeModel) -> No
     prune(model, torch.tensor([0.1, 0.9, 0.9, 0.9, 0.9, 0.9]), 0.3)
     model.prototypes.vectors[0] = 100.0
     after = model(images)
-    contribution = before.scores[:, :1] * model.parts()["classifier"].weight[0, 0]
+    contribution = before.scores[:, :1] * model.components()["classifier"].weight[0, 0]
     assert_close(after.logits[:, :1], before.logits[:, :1] - contribution)
     assert torch.equal(after.logits[:, 1:], before.logits[:, 1:])
     assert torch.equal(after.scores[:, 1:], before.scores[:, 1:])
 
 
-# --- by the classes of the nearest training pictures ----------------------------------------------------------------
+# --- by the classes of the nearest training images ----------------------------------------------------------------
 
 
 def slow_own(distances: Tensor, labels: Tensor, membership: Tensor, nearest: int) -> list[int]:
-    """Of the k pictures with the smallest distance, how many are of a class of the prototype's."""
+    """Of the k images with the smallest distance, how many are of a class of the prototype's."""
     counts = []
     for j in range(distances.shape[1]):
-        order = sorted(range(len(distances)), key=lambda picture, j=j: distances[picture, j].item())
-        counts.append(sum(membership[j, labels[picture]].item() for picture in order[:nearest]))
+        order = sorted(range(len(distances)), key=lambda image, j=j: distances[image, j].item())
+        counts.append(sum(membership[j, labels[image]].item() for image in order[:nearest]))
     return counts
 
 
@@ -184,11 +184,11 @@ PURE: dict[str, Any] = {
 
 
 def nearest_of(folder: Path, nearest: int) -> list[int]:
-    """Slowly, one training picture at a time, from the run itself."""
+    """Slowly, one training image at a time, from the run itself."""
     loaded = load_run(folder)
     training = build_splits(loaded.config.data).train
-    pictures = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
-    distances = torch.cat([loaded.model(picture.unsqueeze(0)).distances for picture in pictures])
+    images = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
+    distances = torch.cat([loaded.model(image.unsqueeze(0)).distances for image in images])
     return slow_own(distances, torch.tensor(list(training.labels)), loaded.model.prototypes.membership, nearest)
 
 
@@ -206,7 +206,7 @@ def test_impure_prototypes_are_removed_in_a_run(own: int, configured: Callable[.
         assert [j for j in numbers if kept[j]] == (pure or [best])
     for j, record in enumerate(loaded.records):
         assert record.kept == kept[j]
-        said = f"{counts[j]} of the 6 nearest training pictures are of its class"
+        said = f"{counts[j]} of the 6 nearest training images are of its class"
         assert record.reason == (None if kept[j] else said)
     (line,) = (line for line in lines_of(run) if line.get("name") == "prune_impure")
     assert line["removed"] == kept.count(False) > 0
@@ -215,7 +215,7 @@ def test_impure_prototypes_are_removed_in_a_run(own: int, configured: Callable[.
 
 def test_a_class_keeps_a_prototype_however_impure(configured: Callable[..., Config], tmp_path: Path) -> None:
     """Threshold that nothing reaches: one prototype a class is left, and a second time changes nothing."""
-    stage = {"stage": "prune_impure", "nearest": 15, "own": 15}  # all 15 training pictures, 5 of them its own
+    stage = {"stage": "prune_impure", "nearest": 15, "own": 15}  # all 15 training images, 5 of them its own
     config = configured(PURE | {"schedule": [{"stage": "project"}, stage, stage]})
     run = train(config, tmp_path / "run", quiet=True)
     assert [line["removed"] for line in lines_of(run) if line.get("name") == "prune_impure"] == [9, 0]

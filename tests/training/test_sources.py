@@ -1,4 +1,4 @@
-"""Where batches come from: orders and shares, and augmentation that depends on seed and picture alone."""
+"""Where batches come from: orders and shares, and augmentation that depends on seed and image alone."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl.config import Config
-from dapl.data.sample import Splits, Subset
-from dapl.training.lanes import Lanes
-from dapl.training.sources import (
+from dapl.batches.run_data import RunData
+from dapl.batches.sources import (
     Batch,
     Features,
     FeatureSource,
-    PictureSource,
+    ImageSource,
     grid_masks,
     in_order,
     shares,
     shuffled,
 )
-from dapl.training.stages import deal
+from dapl.config import Config
+from dapl.data.sample import Splits, Subset
+from dapl.processes.sharing import deal
 
 # --- orders ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(10, 3), (9, 3), (1, 4), (5, 5)])
-def test_every_picture_comes_once(count: int, batch_size: int) -> None:
+def test_every_image_comes_once(count: int, batch_size: int) -> None:
     order = shuffled(count, batch_size, seed=7)
     assert sorted(torch.cat(order).tolist()) == list(range(count))
     assert [len(indices) for indices in order[:-1]] == [batch_size] * (len(order) - 1)
@@ -57,8 +57,8 @@ def test_shares_are_disjoint_and_together_the_batch(world: int) -> None:
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_no_process_goes_without_a_picture() -> None:
-    """Else the others would wait for its gradient for ever; by `FitEpoch.weights` a borrowed picture counts nothing."""
+def test_no_process_goes_without_a_image() -> None:
+    """Else the others would wait for its gradient for ever; by `FitEpoch.weights` a borrowed image counts nothing."""
     order = shuffled(9, 8, seed=0)  # 8 + 1
     parts = [shares(order, rank, 3) for rank in range(3)]
     assert [len(part) for part in parts] == [2, 2, 2]
@@ -82,14 +82,14 @@ def test_whole_batches_are_dealt(count: int, world: int) -> None:
         assert all(hands)
 
 
-# --- pictures -------------------------------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------------------------
 
 
-def read(source: PictureSource, order: list[Tensor], seed: int = 0) -> list[Batch]:
+def read(source: ImageSource, order: list[Tensor], seed: int = 0) -> list[Batch]:
     return list(source.batches(order, seed))
 
 
-def pictures_of(batches: list[Batch]) -> dict[int, tuple[Tensor, Tensor]]:
+def images_of(batches: list[Batch]) -> dict[int, tuple[Tensor, Tensor]]:
     return {
         int(index): (batch.images[row], batch.masks[row])  # type: ignore[index]
         for batch in batches
@@ -98,7 +98,7 @@ def pictures_of(batches: list[Batch]) -> dict[int, tuple[Tensor, Tensor]]:
 
 
 def assert_same(first: list[Batch], second: list[Batch]) -> None:
-    ones, others = pictures_of(first), pictures_of(second)
+    ones, others = images_of(first), images_of(second)
     assert ones.keys() == others.keys()
     for index, (image, mask) in ones.items():
         assert torch.equal(image, others[index][0])
@@ -107,32 +107,32 @@ def assert_same(first: list[Batch], second: list[Batch]) -> None:
 
 @pytest.mark.parametrize("kind", ["none", "flip", "affine"])
 def test_loading_processes_change_nothing(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], Lanes], kind: Any
+    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], kind: Any
 ) -> None:
     order = shuffled(15, 4, seed=0)
     torch.manual_seed(0)
-    alone = read(lanes_of(configured({"runtime.workers": 0})).pictures("train", kind), order, seed=5)
+    alone = read(lanes_of(configured({"runtime.workers": 0})).images("train", kind), order, seed=5)
     torch.manual_seed(1)
-    helped = read(lanes_of(configured({"runtime.workers": 2})).pictures("train", kind), order, seed=5)
+    helped = read(lanes_of(configured({"runtime.workers": 2})).images("train", kind), order, seed=5)
     assert [batch.indices.tolist() for batch in helped] == [indices.tolist() for indices in order]
     assert_same(alone, helped)
 
 
 @pytest.mark.parametrize("kind", ["flip", "affine"])
-def test_augmentation_follows_from_seed_and_picture_alone(lanes: Lanes, kind: Any) -> None:
-    source = lanes.pictures("train", kind)
+def test_augmentation_follows_from_seed_and_image_alone(run_data: RunData, kind: Any) -> None:
+    source = run_data.images("train", kind)
     batches = read(source, in_order(15, 15), seed=5)
     assert_same(batches, read(source, shuffled(15, 4, seed=1), seed=5))
-    plain = pictures_of(read(lanes.pictures("train"), in_order(15, 15)))
-    other = pictures_of(read(source, in_order(15, 15), seed=6))
-    same = pictures_of(batches)
+    plain = images_of(read(run_data.images("train"), in_order(15, 15)))
+    other = images_of(read(source, in_order(15, 15), seed=6))
+    same = images_of(batches)
     assert any(not torch.equal(same[index][0], plain[index][0]) for index in same)
     assert any(not torch.equal(same[index][0], other[index][0]) for index in same)
 
 
-def test_a_mask_moves_with_its_picture(lanes: Lanes) -> None:
-    plain = pictures_of(read(lanes.pictures("train"), in_order(15, 15)))
-    flipped = pictures_of(read(lanes.pictures("train", "flip"), in_order(15, 15), seed=1))
+def test_a_mask_moves_with_its_image(run_data: RunData) -> None:
+    plain = images_of(read(run_data.images("train"), in_order(15, 15)))
+    flipped = images_of(read(run_data.images("train", "flip"), in_order(15, 15), seed=1))
     mirrored = 0
     for index, (image, mask) in flipped.items():
         turn = not torch.equal(image, plain[index][0])
@@ -142,10 +142,10 @@ def test_a_mask_moves_with_its_picture(lanes: Lanes) -> None:
     assert 0 < mirrored < 15
 
 
-def test_labels_and_pictures_of_a_subset_belong_together(lanes: Lanes) -> None:
-    dataset = lanes.dataset("validation")
+def test_labels_and_images_of_a_subset_belong_together(run_data: RunData) -> None:
+    dataset = run_data.dataset("validation")
     assert isinstance(dataset, Subset)
-    (batch,) = read(lanes.pictures("validation"), in_order(3, 3))
+    (batch,) = read(run_data.images("validation"), in_order(3, 3))
     assert batch.labels.tolist() == list(dataset.labels)
     assert batch.images is not None
     for row in range(3):
@@ -153,13 +153,13 @@ def test_labels_and_pictures_of_a_subset_belong_together(lanes: Lanes) -> None:
 
 
 def test_without_masks_there_are_none(
-    config: Config, fabric: Any, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+    config: Config, fabric: Any, run_data: RunData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = lanes.splits.train.dataset  # type: ignore[attr-defined]
+    base = run_data.splits.train.dataset  # type: ignore[attr-defined]
     monkeypatch.setattr(type(base), "has_masks", False)
     bare = Splits(*(Subset(split, range(len(split))) for split in (base, base, base)))
-    without = Lanes(config, fabric, lanes.reporter, bare)
-    (batch,) = read(without.pictures("train"), [torch.tensor([1, 0])])
+    without = RunData(config, fabric, run_data.reporter, bare)
+    (batch,) = read(without.images("train"), [torch.tensor([1, 0])])
     assert batch.masks is None
     assert without.pixel_masks("train", torch.tensor([0])) is None
 
@@ -177,14 +177,14 @@ def test_a_feature_source_shows_its_rows() -> None:
     assert batch.masks is None
 
 
-def test_both_lanes_flip_the_same_pictures(lanes: Lanes) -> None:
+def test_both_lanes_flip_the_same_images(run_data: RunData) -> None:
     """A stage gives the same numbers whether or not the features were cached."""
     views = torch.tensor([0.0, 1.0]).view(1, 2, 1, 1, 1).expand(15, 2, 1, 1, 1)
     source = FeatureSource(Features(views, None), range(15), [0] * 15)
-    plain = pictures_of(read(lanes.pictures("train"), in_order(15, 15)))
+    plain = images_of(read(run_data.images("train"), in_order(15, 15)))
     for seed in range(4):
         (batch,) = source.batches(in_order(15, 15), seed)
-        flipped = pictures_of(read(lanes.pictures("train", "flip"), in_order(15, 15), seed))
+        flipped = images_of(read(run_data.images("train", "flip"), in_order(15, 15), seed))
         turned = [not torch.equal(flipped[index][0], plain[index][0]) for index in range(15)]
         assert batch.features is not None
         assert batch.features.flatten().bool().tolist() == turned

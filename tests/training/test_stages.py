@@ -15,18 +15,18 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl import losses
+from dapl.batches.run_data import RunData
+from dapl.batches.sources import Batch, Source, in_order, shuffled
 from dapl.cli import main
+from dapl.common.errors import DaplError
+from dapl.common.seeds import derive_seed
 from dapl.config import Config, FitStage, JointStage, LastLayerStage, WarmUpStage, dump_config
-from dapl.errors import DaplError
-from dapl.loading import load_run
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
-from dapl.seeds import derive_seed
-from dapl.training.checkpoint import load_checkpoint
-from dapl.training.lanes import Lanes
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
+from dapl.training import losses
 from dapl.training.objective import Objective
-from dapl.training.sources import Batch, Source, in_order, shuffled
 from dapl.training.stages import FitEpoch, Terms, all_scores, last_layer, make_optimizer, rate_factor
 
 
@@ -70,7 +70,7 @@ def test_cosine_rates() -> None:
 
 
 def test_each_step_is_taken_at_its_own_rate(
-    model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric
+    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
 ) -> None:
     stage = WarmUpStage(epochs=2, batch_size=5, decay="cosine", learning_rates={"addon": 0.01, "prototypes": 0.1})
     optimizer = make_optimizer(model, stage)
@@ -78,9 +78,9 @@ def test_each_step_is_taken_at_its_own_rate(
     wrapped, stepping = fabric.setup(objective, optimizer)
     seen = []
     for index in range(2):
-        source = lanes.source("train", model)
+        source = run_data.source("train", model)
         epoch = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), index)
-        assert len(epoch) == 3  # 15 pictures
+        assert len(epoch) == 3  # 15 images
         for _ in epoch.steps():
             seen.append([group["lr"] for group in optimizer.param_groups])
     factors = [0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
@@ -101,13 +101,13 @@ def test_each_step_is_taken_at_its_own_rate(
     ids=["warm-up", "joint", "a rate of 0", "classifier"],
 )
 def test_parts_with_a_rate_move_and_others_do_not(
-    configured: Callable[..., Config], lanes: Lanes, fabric: Fabric, stage: Any, learning: set[str]
+    configured: Callable[..., Config], run_data: RunData, fabric: Fabric, stage: Any, learning: set[str]
 ) -> None:
     config = configured({"model.backbone.stages": [-1]})  # so that no block of the backbone goes unused
     model = build_model(config.model, 3)
-    before = {name: copy.deepcopy(part.state_dict()) for name, part in model.parts().items()}
-    fit(model, config, stage, lanes.pictures("train"), fabric)
-    for name, part in model.parts().items():
+    before = {name: copy.deepcopy(part.state_dict()) for name, part in model.components().items()}
+    fit(model, config, stage, run_data.images("train"), fabric)
+    for name, part in model.components().items():
         trained = dict(part.named_parameters())
         for entry, tensor in part.state_dict().items():
             if entry in trained and name in learning:
@@ -117,22 +117,24 @@ def test_parts_with_a_rate_move_and_others_do_not(
 
 
 def test_statistics_move_where_they_are_not_kept(
-    configured: Callable[..., Config], model: PrototypeModel, lanes: Lanes, fabric: Fabric
+    configured: Callable[..., Config], model: PrototypeModel, run_data: RunData, fabric: Fabric
 ) -> None:
     model.backbone.freeze_statistics = False
     name = next(name for name in model.backbone.state_dict() if name.endswith("running_mean"))
     before = model.backbone.state_dict()[name].clone()
-    fit(model, configured(), JointStage(epochs=1, batch_size=8), lanes.pictures("train"), fabric)
+    fit(model, configured(), JointStage(epochs=1, batch_size=8), run_data.images("train"), fabric)
     assert not torch.equal(model.backbone.state_dict()[name], before)
 
 
-def test_weight_decay_pulls_a_part_to_zero(model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric) -> None:
+def test_weight_decay_pulls_a_part_to_zero(
+    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
+) -> None:
     norms = []
     for decay in (0.0, 100.0):
         trained = copy.deepcopy(model)
         stage = WarmUpStage(epochs=2, batch_size=8, weight_decay={"addon": decay})
-        fit(trained, config, stage, lanes.source("train", model), fabric)
-        norms.append(trained.parts()["addon"][0].weight.norm().item())  # type: ignore[index]
+        fit(trained, config, stage, run_data.source("train", model), fabric)
+        norms.append(trained.components()["addon"][0].weight.norm().item())  # type: ignore[index]
     assert norms[1] < norms[0]
 
 
@@ -140,17 +142,17 @@ def test_rates_of_parts_that_the_system_lacks_are_left_alone(patches: Callable) 
     """So that one schedule serves several systems; where none is left, nothing would learn."""
     model = patches(2, 2, 4)
     rates = {"addon": 0.1, "prototypes": 0.2}
-    assert "addon" not in model.parts()
+    assert "addon" not in model.components()
     assert [group["lr"] for group in make_optimizer(model, WarmUpStage(learning_rates=rates)).param_groups] == [0.2]
     with pytest.raises(DaplError, match=r"warm_up gives none of .* a learning rate"):
         make_optimizer(model, WarmUpStage(learning_rates={"addon": 0.1}))
 
 
 def test_a_step_resumed_in_the_middle_of_an_epoch_is_the_same(
-    model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric
+    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
 ) -> None:
     stage = WarmUpStage(epochs=1, batch_size=4, augment="flip")
-    source = lanes.source("train", model, "flip")
+    source = run_data.source("train", model, "flip")
     whole, cut = copy.deepcopy(model), copy.deepcopy(model)
     terms = fit(whole, config, stage, source, fabric)
     optimizer, objective = make_optimizer(cut, stage), Objective(cut, config.loss)
@@ -172,14 +174,14 @@ def test_a_step_resumed_in_the_middle_of_an_epoch_is_the_same(
 
 def kept_sum(model: PrototypeModel) -> Tensor:
     """Σ|w| over the prototypes that still count; class-wise weights have one a prototype."""
-    weight = model.parts()["classifier"].weight.flatten()  # type: ignore[union-attr,operator]
+    weight = model.components()["classifier"].weight.flatten()  # type: ignore[union-attr,operator]
     return sum((weight[j].abs() for j in range(len(weight)) if model.prototypes.kept[j]), torch.zeros(()))
 
 
-def slow_last_layer(model: PrototypeModel, lanes: Lanes, stage: LastLayerStage, position: Sequence[int]) -> None:
-    """The same steps over pictures: the whole network at each."""
-    dataset = lanes.dataset("train")
-    weight = model.parts()["classifier"].weight
+def slow_last_layer(model: PrototypeModel, run_data: RunData, stage: LastLayerStage, position: Sequence[int]) -> None:
+    """The same steps over images: the whole network at each."""
+    dataset = run_data.dataset("train")
+    weight = model.components()["classifier"].weight
     model.requires_grad_(False)
     weight.requires_grad_(True)  # type: ignore[union-attr]
     optimizer = torch.optim.Adam([weight], lr=stage.learning_rate)  # type: ignore[list-item]
@@ -194,27 +196,27 @@ def slow_last_layer(model: PrototypeModel, lanes: Lanes, stage: LastLayerStage, 
             optimizer.step()
 
 
-def test_cached_scores_give_the_weights_of_a_run_over_pictures(
-    model: PrototypeModel, lanes: Lanes, fabric: Fabric
+def test_cached_scores_give_the_weights_of_a_run_over_images(
+    model: PrototypeModel, run_data: RunData, fabric: Fabric
 ) -> None:
     model.prototypes.kept[1] = False
     stage = LastLayerStage(epochs=3, batch_size=6, learning_rate=0.01, l1=1e-3)
     slow = copy.deepcopy(model)
-    slow_last_layer(slow, lanes, stage, (0, 4))
-    source = lanes.source("train", model)
+    slow_last_layer(slow, run_data, stage, (0, 4))
+    source = run_data.source("train", model)
     scores = all_scores(model, source, in_order(len(source), 4), fabric, lambda count: None)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     epochs: list[Terms] = []
     last_layer(model, scores, source.labels, stage, (0, 4), lambda epoch, means: epochs.append(means))
-    assert_close(model.parts()["classifier"].weight, slow.parts()["classifier"].weight, rtol=0, atol=1e-5)
-    assert (model.parts()["classifier"].weight - 1).abs().max() > 0.01, "nothing was learned"
+    assert_close(model.components()["classifier"].weight, slow.components()["classifier"].weight, rtol=0, atol=1e-5)
+    assert (model.components()["classifier"].weight - 1).abs().max() > 0.01, "nothing was learned"
     assert len(epochs) == 3
     assert epochs[-1]["cross_entropy"] < epochs[0]["cross_entropy"]
     for name, tensor in model.state_dict().items():
         assert name == "classifier.weight" or torch.equal(tensor, before[name]), name
 
 
-def test_the_means_of_an_epoch_are_over_pictures(model: PrototypeModel) -> None:
+def test_the_means_of_an_epoch_are_over_images(model: PrototypeModel) -> None:
     generator = torch.Generator().manual_seed(0)
     scores, labels = torch.rand(7, 6, generator=generator), torch.arange(7) % 3
     logits = model.classify(scores).detach()
@@ -233,7 +235,7 @@ def test_l1_shrinks_the_weights(model: PrototypeModel) -> None:
         trained = copy.deepcopy(model)
         stage = LastLayerStage(epochs=20, batch_size=10, learning_rate=0.01, l1=penalty)
         last_layer(trained, scores, labels, stage, (0, 0), lambda epoch, terms: None)
-        sums.append(trained.parts()["classifier"].weight.abs().sum().item())  # type: ignore[union-attr]
+        sums.append(trained.components()["classifier"].weight.abs().sum().item())  # type: ignore[union-attr]
     assert sums[2] < sums[1] < sums[0]
 
 
@@ -264,12 +266,12 @@ class Poisoned:
 
 
 def test_the_message_names_stage_epoch_step_and_terms(
-    model: PrototypeModel, config: Config, lanes: Lanes, fabric: Fabric
+    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
 ) -> None:
     stage = WarmUpStage(epochs=3, batch_size=5)
     optimizer, objective = make_optimizer(model, stage), Objective(model, config.loss)
     wrapped, stepping = fabric.setup(objective, optimizer)
-    source = Poisoned(lanes.source("train", model))
+    source = Poisoned(run_data.source("train", model))
     steps = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 1).steps()
     next(steps)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -20,15 +20,15 @@ from lightning_fabric import Fabric
 from PIL import Image
 from torch.testing import assert_close
 
+from dapl.batches.run_data import RunData
 from dapl.cli import main
+from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, load_config
 from dapl.data.build import build_splits
-from dapl.errors import DaplError
-from dapl.loading import load_run
-from dapl.run import Run
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
+from dapl.runs.run import Run
 from dapl.training import trainer
-from dapl.training.checkpoint import load_checkpoint
-from dapl.training.lanes import Lanes
 from dapl.training.trainer import train
 
 SCHEDULE: list[dict[str, Any]] = [
@@ -47,7 +47,7 @@ def lines_of(run: Run) -> list[dict[str, Any]]:
 
 
 def without_clock(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if k not in ("seconds", "pictures_per_second")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "images_per_second")} for line in lines]
 
 
 def assert_same_run(found: Run, expected: Run) -> None:
@@ -90,7 +90,7 @@ def check_files(run: Run, config: Config) -> None:
     assert environment["versions"]["torch"] == torch.__version__
     data = json.loads(run.data_file.read_text())
     assert data["classes"] == list(build_splits(config.data).train.classes) == run.class_names()
-    assert data["pictures"] == {"train": 15, "validation": 3, "test": 6}
+    assert data["images"] == {"train": 15, "validation": 3, "test": 6}
     assert len(data["parts"]) >= 8
     with Image.open(run.sheet_file) as sheet:
         sheet.load()
@@ -161,7 +161,7 @@ def check_best(run: Run) -> None:
 
 
 def test_best_is_reset_when_prototypes_change_for_good(configured: Callable[..., Config], tmp_path: Path) -> None:
-    """Before projection the accuracy may well be higher, but those prototypes are not patches of any picture."""
+    """Before projection the accuracy may well be higher, but those prototypes are not patches of any image."""
     seen: dict[str, list[Any]] = {}
     save_best = trainer.Trainer._save_best
 
@@ -309,12 +309,12 @@ def test_a_run_that_ends_before_any_of_its_writes_is_resumed_to_the_same_end(
 def test_a_resumed_stage_reads_its_data_in_the_same_lane(
     configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pictures instead of features would do, but not to the last bit: batches are cut differently."""
+    """Images instead of features would do, but not to the last bit: batches are cut differently."""
     config, used = configured(CRASHED), []
-    source, pictures = Lanes.source, Lanes.pictures
+    source, images = RunData.source, RunData.images
 
     def noted(method: Callable, name: str) -> Callable:
-        def call(self: Lanes, split: Any, *arguments: Any) -> Any:
+        def call(self: RunData, split: Any, *arguments: Any) -> Any:
             used.append((name, split))
             return method(self, split, *arguments)
 
@@ -325,8 +325,8 @@ def test_a_resumed_stage_reads_its_data_in_the_same_lane(
         patch.setattr(trainer.Trainer, "_project", kill)
         with pytest.raises(Killed):
             train(config, run.folder, quiet=True)
-    monkeypatch.setattr(Lanes, "source", noted(source, "features"))
-    monkeypatch.setattr(Lanes, "pictures", noted(pictures, "pictures"))
+    monkeypatch.setattr(RunData, "source", noted(source, "features"))
+    monkeypatch.setattr(RunData, "images", noted(images, "images"))
     train(config, run.folder, resume=True, quiet=True)
     resumed = used.copy()
     used.clear()

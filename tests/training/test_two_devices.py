@@ -16,12 +16,12 @@ import yaml
 from torch.testing import assert_close
 
 from dapl.config import Config, dump_config
-from dapl.run import Run
-from dapl.training.checkpoint import load_checkpoint
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.run import Run
 
 pytestmark = pytest.mark.slow
 
-# 24 pictures, of which 21 are trained on: an odd number, so that the shares of two processes are never the same.
+# 24 images, of which 21 are trained on: an odd number, so that the shares of two processes are never the same.
 DATA = {"data.images_per_class": 8, "data.test_images_per_class": 3}
 # ImageNet weights: through random ones hardly a gradient comes back, and Adam makes the same of it whatever its size.
 # Its last stage but one: no parameter may wait for a gradient that never comes, so what is behind it must be cut off.
@@ -29,7 +29,7 @@ BACKBONE = {"model.backbone": {"name": "tf_efficientnet_lite0", "stages": [-2], 
 LOSS = {"loss.foreground.weight": 1.0, "loss.spatial.weight": 0.5}
 FIRST: list[dict[str, Any]] = [
     {"stage": "warm_up", "epochs": 2, "batch_size": 21, "augment": "flip"},
-    {"stage": "warm_up", "epochs": 2, "batch_size": 10},  # 10 + 10 + 1: a process is left without a picture
+    {"stage": "warm_up", "epochs": 2, "batch_size": 10},  # 10 + 10 + 1: a process is left without an image
     {"stage": "joint", "epochs": 3, "batch_size": 21, "augment": "affine"},
 ]
 THEN: list[dict[str, Any]] = [
@@ -160,8 +160,8 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 def test_a_mistake_is_one_sentence_in_several_processes_too(
     configured: Callable[..., Config], tiny_cub: Path, tmp_path: Path
 ) -> None:
-    picture = next((tiny_cub / "images").glob("*/*_0000_*.jpg"))
-    picture.write_bytes(picture.read_bytes()[:400])
+    image = next((tiny_cub / "images").glob("*/*_0000_*.jpg"))
+    image.write_bytes(image.read_bytes()[:400])
     path = tmp_path / "cub.yaml"
     path.write_text(dump_config(configured({"data": {"name": "cub", "root": str(tiny_cub), "image_size": 64}})))
     done = subprocess.run(
@@ -174,6 +174,6 @@ def test_a_mistake_is_one_sentence_in_several_processes_too(
     )
     assert done.returncode == 2, done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"dapl: {picture}: the picture is corrupt or truncated")
+    assert last.startswith(f"dapl: {image}: the image is corrupt or truncated")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()

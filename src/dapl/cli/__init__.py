@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. One file a command; nothing heavy is imported before one needs it."""
+"""The command line: parse, call, print. Nothing heavy is imported before one needs it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,26 @@ import select
 import sys
 from collections.abc import Sequence
 
-from dapl.cli import compare, evaluate, explain, export, masks, prepare, report, serve, sweep, train
+from dapl.cli.data import add_masks, add_prepare
+from dapl.cli.experiments import add_compare, add_sweep
 from dapl.cli.options import joined, overrides_of
-from dapl.errors import DaplError
+from dapl.cli.runs import add_evaluate, add_explain, add_export, add_report, add_serve
+from dapl.cli.train import add_train
+from dapl.common.errors import DaplError
 
-COMMANDS = (train, evaluate, explain, report, serve, export, compare, sweep, prepare, masks)
-"""Modules with ``add(commands)``, which puts their commands into the parser, in the order of ``dapl --help``."""
+COMMANDS = (
+    add_train,
+    add_evaluate,
+    add_explain,
+    add_report,
+    add_serve,
+    add_export,
+    add_compare,
+    add_sweep,
+    add_prepare,
+    add_masks,
+)
+"""Each puts its commands into the parser, in the order of ``dapl --help``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,5 +67,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        command.add(commands)
+        command(commands)
     return parser

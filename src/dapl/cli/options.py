@@ -6,20 +6,30 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 
 Call = Callable[[argparse.Namespace, dict[str, Any]], int]
 """Parsed arguments and overrides of fields in, exit code out."""
 
-_SHORT = {"devices": "runtime.devices", "nodes": "runtime.nodes", "accelerator": "runtime.accelerator",
-          "precision": "runtime.precision"}  # fmt: skip
+_SHORT = {
+    "devices": "runtime.devices",
+    "nodes": "runtime.nodes",
+    "accelerator": "runtime.accelerator",
+    "precision": "runtime.precision",
+}
 """Flags that may be written without their section."""
 
 
 def command(
-    commands: Any, name: str, call: Call, text: str, *, takes_fields: bool = False, own_help: bool = False,
+    commands: Any,
+    name: str,
+    call: Call,
+    text: str,
+    *,
+    takes_fields: bool = False,
+    own_help: bool = False,
     when_interrupted: str = "",
-) -> argparse.ArgumentParser:  # fmt: skip
+) -> argparse.ArgumentParser:
     """Declare a command. ``takes_fields``: it understands ``--section.field value``."""
     parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False, add_help=not own_help)
     parser.set_defaults(command=name, call=call, takes_fields=takes_fields, when_interrupted=when_interrupted)

@@ -7,18 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from dapl.cli.options import command, only
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 
 _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 
 
-def add(commands: Any) -> None:
-    demo = command(commands, "demo", _demo, "Train on drawn birds, measure, and show where to look. Needs no data.",
-                   when_interrupted=_GO_ON)  # fmt: skip
+def add_train(commands: Any) -> None:
+    demo = command(
+        commands,
+        "demo",
+        _demo,
+        "Train on drawn birds, measure, and show where to look. Needs no data.",
+        when_interrupted=_GO_ON,
+    )
     demo.add_argument("--out", type=Path, help="run directory to make (default: runs/demo, or the next free name)")
 
-    train = command(commands, "train", _train, "Train a model by its config, or go on with a run.", takes_fields=True,
-                    own_help=True, when_interrupted=_GO_ON)  # fmt: skip
+    train = command(
+        commands,
+        "train",
+        _train,
+        "Train a model by its config, or go on with a run.",
+        takes_fields=True,
+        own_help=True,
+        when_interrupted=_GO_ON,
+    )
     train.add_argument("config", type=Path, nargs="?", help="YAML config, e.g. configs/cub20.yaml")
     train.add_argument("--out", type=Path, help="run directory to make (default: runs/<name of the config>)")
     train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run from its last checkpoint")
@@ -39,7 +51,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if arguments.source is not None or arguments.drop_marked:
         return _drop_marked(arguments, overrides)
     if arguments.resume is not None:
-        from dapl.run import Run
+        from dapl.runs.run import Run
 
         if arguments.config is not None or arguments.out is not None:
             raise DaplError("--resume takes config and folder from the run; leave CONFIG and --out away.")
@@ -78,7 +90,7 @@ def _run(config, out: Path, resume: bool) -> int:
     """Train, draw the prototypes, measure on the test split (once, at the end), and say where everything is."""
     from dapl.evaluation import evaluate, table
     from dapl.explain.sheet import write_sheet
-    from dapl.training.launch import is_first_process
+    from dapl.processes.launch import is_first_process
     from dapl.training.trainer import train
 
     run = train(config, out, resume)

@@ -1,5 +1,6 @@
 """Typed configuration: one YAML file a run, one place for defaults, dotted overrides. Imports no torch."""
 
+from dapl.config.config import PARTS, CacheConfig, Config, RuntimeConfig
 from dapl.config.data import (
     CocoData,
     CubData,
@@ -10,8 +11,6 @@ from dapl.config.data import (
     GivenData,
     ToyBirdsData,
 )
-from dapl.config.fields import describe_fields
-from dapl.config.loss import ContrastConfig, ForegroundConfig, LossConfig, SpatialConfig
 from dapl.config.model import (
     BackboneConfig,
     BlackBoxModel,
@@ -21,20 +20,23 @@ from dapl.config.model import (
     ProtoPNetModel,
     ProtoPShareModel,
 )
-from dapl.config.reading import dump_config, load_config, parse_config, read_yaml
-from dapl.config.schedule import (
+from dapl.config.reading import describe_fields, dump_config, load_config, parse_config, read_yaml
+from dapl.config.section import Section
+from dapl.config.training import (
+    ContrastConfig,
     FitStage,
+    ForegroundConfig,
     JointStage,
     LastLayerStage,
+    LossConfig,
     MergeStage,
     ProjectStage,
     PruneStage,
     PurePruneStage,
+    SpatialConfig,
     Stage,
     WarmUpStage,
 )
-from dapl.config.section import Section
-from dapl.config.sections import PARTS, CacheConfig, Config, RuntimeConfig
 
 __all__ = [
     "PARTS",

@@ -12,10 +12,10 @@ from dapl.config.section import Section
 class DataSection(Section):
     """Fields that every data set has."""
 
-    image_size: int = Field(224, ge=32, description="Side of the square picture that the model sees, in pixels.")
+    image_size: int = Field(224, ge=32, description="Side of the square image that the model sees, in pixels.")
     fit: Literal["stretch", "crop", "pad"] = Field(
         "stretch",
-        description="How a picture becomes square: stretched (as ProtoPNet), the centre cropped, or padded.",
+        description="How an image becomes square: stretched (as ProtoPNet), the centre cropped, or padded.",
     )
     validation_share: float = Field(
         0.1, gt=0, lt=1, description="Share of train held out for validation, stratified by class (decision 8)."
@@ -28,10 +28,10 @@ class ToyBirdsData(DataSection):
 
     name: Literal["toybirds"] = "toybirds"
     classes: int = Field(10, ge=2, description="Number of classes.")
-    images_per_class: int = Field(30, ge=2, description="Training pictures of a class (validation is taken from them).")
-    test_images_per_class: int = Field(20, ge=1, description="Test pictures of a class.")
+    images_per_class: int = Field(30, ge=2, description="Training images of a class (validation is taken from them).")
+    test_images_per_class: int = Field(20, ge=1, description="Test images of a class.")
     background_cue: float = Field(0.0, ge=0, le=1, description="Probability that the background betrays the class.")
-    seed: int = Field(0, ge=0, description="Seed of the classes and pictures.")
+    seed: int = Field(0, ge=0, description="Seed of the classes and images.")
 
 
 class CubData(DataSection):
@@ -42,7 +42,7 @@ class CubData(DataSection):
     classes: int | list[int | str] | None = Field(
         None, description="All classes (null), every n-th (an integer: 10 gives CUB-20), or a list of names or numbers."
     )
-    crop: Literal["none", "box"] = Field("none", description="Whole pictures, or cut to the bounding box (decision 9).")
+    crop: Literal["none", "box"] = Field("none", description="Whole images, or cut to the bounding box (decision 9).")
 
 
 class FaceForensicsData(DataSection):
@@ -69,7 +69,7 @@ class FolderData(SplitData):
 
     name: Literal["folder"] = "folder"
     root: str = Field(description="The folder; ~ and environment variables are expanded.")
-    masks: str | None = Field(None, description="Folder of masks named like the pictures; null: ROOT/masks if there.")
+    masks: str | None = Field(None, description="Folder of masks named like the images; null: ROOT/masks if there.")
     keypoints: str | None = Field(
         None, description="CSV of keypoints (image, part, x, y[, visible]); null: ROOT/keypoints.csv if there."
     )
@@ -79,10 +79,10 @@ class CocoData(SplitData):
     """COCO JSON: boxes, segmentations, keypoints."""
 
     name: Literal["coco"] = "coco"
-    train: str = Field(description="JSON file of the training pictures; ~ and environment variables are expanded.")
+    train: str = Field(description="JSON file of the training images; ~ and environment variables are expanded.")
     validation: str | None = Field(None, description="JSON file for validation; null: `validation_share` of train.")
     test: str | None = Field(None, description="JSON file for test; null: `test_share` of train.")
-    images: str | None = Field(None, description="Folder of the pictures; null: near the JSON file.")
+    images: str | None = Field(None, description="Folder of the images; null: near the JSON file.")
     validation_images: str | None = Field(None, description="The same for validation; null: as `images`.")
     test_images: str | None = Field(None, description="The same for test; null: as `images`.")
     class_from: str = Field(
@@ -90,7 +90,7 @@ class CocoData(SplitData):
     )
     classes: list[str] | None = Field(None, description="Only these classes; null: all that occur.")
     mask_of: Literal["object", "class"] = Field(
-        "object", description="Foreground: the largest object, or all objects of its class in the picture."
+        "object", description="Foreground: the largest object, or all objects of its class in the image."
     )
     masks: str | None = Field(
         None, description="Folder of masks for objects without segmentation; null: masks/ beside the JSON file."

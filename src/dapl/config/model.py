@@ -16,7 +16,7 @@ class BackboneConfig(Section):
     )
     balance: bool = Field(
         False,
-        description="Fused stages are brought to the size of the deepest one's values, picture by picture (ours).",
+        description="Fused stages are brought to the size of the deepest one's values, image by image (ours).",
     )
     weights: str = Field(
         "auto",
@@ -56,8 +56,10 @@ class DaplModel(AddOnSection):
     @classmethod
     def _only_single_patches(cls, patch: int) -> int:
         if patch != 1:
-            raise ValueError("prototypes of more than 1×1 patches are not built: an attention output at one location "
-                             "already mixes the whole picture. Set it to 1.")  # fmt: skip
+            raise ValueError(
+                "prototypes of more than 1×1 patches are not built: an attention output at one location "
+                "already mixes the whole image. Set it to 1."
+            )
         return patch
 
 
@@ -90,8 +92,10 @@ class PixPNetModel(AddOnSection):
     @classmethod
     def _local_features(cls, backbone: BackboneConfig) -> BackboneConfig:
         if backbone.balance:
-            raise ValueError("balance makes every feature depend on the whole picture, and PixPNet's maps are painted "
-                             "by receptive fields. Set balance to false.")  # fmt: skip
+            raise ValueError(
+                "balance makes every feature depend on the whole image, and PixPNet's maps are painted "
+                "by receptive fields. Set balance to false."
+            )
         return backbone
 
 

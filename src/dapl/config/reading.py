@@ -1,17 +1,73 @@
-"""YAML in and out, dotted overrides, and errors that name the field and what to do."""
+"""Which fields the sections have: for the help text, and for errors that name the nearest one.
+
+YAML in and out, dotted overrides, and errors that name the field and what to do.
+
+What the word DATA of a command stands for: a config, a folder of images, the folder of CUB, or a COCO file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from dapl.config.fields import TAGS, sections_of, tag_values
-from dapl.config.sections import Config
-from dapl.errors import DaplError, nearest
+from dapl.common.errors import DaplError, nearest
+from dapl.config.config import Config
+from dapl.config.data import DataConfig
+from dapl.config.model import ModelConfig
+from dapl.config.section import Section
+from dapl.config.training import Stage
+
+
+def sections_of(field: FieldInfo) -> tuple[type[Section], ...]:
+    """Section classes within a field's type: itself, or the members of a union or list."""
+    return tuple(walk_types(field.annotation))
+
+
+def walk_types(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from walk_types(argument)
+
+
+def tag_values(section: type[Section]) -> tuple[str, ...]:
+    for name in ("name", "system", "stage"):
+        if name in section.model_fields and (values := get_args(section.model_fields[name].annotation)):
+            return values
+    return ()
+
+
+TAGS = {
+    value
+    for union in (DataConfig, Stage, ModelConfig)
+    for section in walk_types(union)
+    for value in tag_values(section)
+}
+
+
+def describe_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(dotted name, default, description) of every field, for the help text and the documentation."""
+    for name, field in section.model_fields.items():
+        nested = sections_of(field)
+        dotted = f"{prefix}{name}"
+        if not nested:
+            default = field.get_default(call_default_factory=True)
+            shown = "" if field.is_required() else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
+            yield dotted, shown, field.description or f"one of {', '.join(get_args(field.annotation))}"
+            continue
+        if len(nested) == 1:
+            yield from describe_fields(nested[0], f"{dotted}.")
+            continue
+        for option in nested:
+            separator = ".<n>." if name == "schedule" else "."
+            tag = tag_values(option)[0]
+            yield f"{dotted} ({tag})", "", (option.__doc__ or "").strip().split("\n")[0]
+            yield from describe_fields(option, f"{dotted}{separator}")
 
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -124,3 +180,20 @@ def _known_at(location: Sequence[Any]) -> list[str]:
         elif part in TAGS:
             section = next((s for s in candidates if part in tag_values(s)), section)
     return list(section.model_fields)
+
+
+def data_config(data: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """``overrides``: fields such as ``data.images``, laid over what ``data`` says."""
+    given = dict(overrides or {})
+    for name in given:
+        if not name.startswith("data."):
+            raise DaplError(f"--{name}: only fields of data can be given here.")
+    if data.suffix.lower() in (".yaml", ".yml"):
+        return load_config(data, given)
+    if data.is_dir():
+        is_cub = (data / "images.txt").is_file() and (data / "classes.txt").is_file()
+        return load_config(None, {"data.name": "cub" if is_cub else "folder", "data.root": str(data)} | given)
+    if data.suffix.lower() == ".json":
+        return load_config(None, {"data.name": "coco", "data.train": str(data)} | given)
+    what = "no config (.yaml), COCO file (.json) or folder" if data.exists() else "no such file or folder"
+    raise DaplError(f"{data}: {what}; give a config, a folder of class folders, or a COCO JSON file.")

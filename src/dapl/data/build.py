@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dapl.common.files import expand_path
 from dapl.config import CocoData, CubData, DataSection, FaceForensicsData, FolderData, GivenData, ToyBirdsData
 from dapl.config.data import SplitData
-from dapl.data.sample import Dataset, Splits
-from dapl.data.splits import train_validation
-from dapl.files import expand_path
+from dapl.data.sample import Dataset, Splits, train_validation
 
 if TYPE_CHECKING:
-    from dapl.data.listed import Listing
+    from dapl.data.listing import Listing
 
 Builder = Callable[[Any], tuple[Dataset, Dataset] | Splits]
 DATASETS: dict[str, Builder] = {}
@@ -82,7 +81,7 @@ def _faceforensics(config: FaceForensicsData) -> Splits:
 @register("folder")
 @register("coco")
 def _listed(config: SplitData) -> tuple[Dataset, Dataset] | Splits:
-    from dapl.data.listed import refuse_unusable, split_listing
+    from dapl.data.listing import refuse_unusable, split_listing
 
     listing = list_files(config)
     assert listing is not None
@@ -91,7 +90,7 @@ def _listed(config: SplitData) -> tuple[Dataset, Dataset] | Splits:
 
 
 def list_files(config: DataSection) -> Listing | None:
-    """The pictures of a folder or of COCO files as they are listed, good and bad; None for other data."""
+    """The images of a folder or of COCO files as they are listed, good and bad; None for other data."""
 
     def path(field: str) -> Path | None:
         value = getattr(config, field)
@@ -113,6 +112,6 @@ def list_files(config: DataSection) -> Listing | None:
 
 @register("given")
 def _given(config: GivenData) -> tuple[Dataset, Dataset]:
-    from dapl.data.given import not_by_name
+    from dapl.data.in_memory import not_by_name
 
     raise not_by_name()

@@ -1,6 +1,6 @@
-"""Data described by COCO JSON files: boxes, segmentations, keypoints; one picture is one sample.
+"""Data described by COCO JSON files: boxes, segmentations, keypoints; one image is one sample.
 
-The largest object of a picture decides: its class is the label, its box, keypoints and (unless the class's are asked
+The largest object of an image decides: its class is the label, its box, keypoints and (unless the class's are asked
 for) segmentation are the sample's. Annotations of a crowd are never the object.
 """
 
@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dapl.common.errors import DaplError, nearest
 from dapl.data.coco_masks import Segmentations, coco_mask_module
-from dapl.data.listed import Fault, Listing, MaskFile, MaskSource, Record, drop_unlearned_classes
-from dapl.errors import DaplError, nearest
+from dapl.data.listing import Fault, Listing, MaskFile, MaskSource, Record, drop_unlearned_classes
 
 MaskOf = Literal["object", "class"]
 ATTRIBUTE = "attribute:"
@@ -48,9 +48,9 @@ def read_coco(
     classes: Sequence[str] | None = None,
     masks: Path | None = None,
 ) -> Listing:
-    """The pictures of one JSON file a split ("train", and maybe "validation" and "test").
+    """The images of one JSON file a split ("train", and maybe "validation" and "test").
 
-    ``images``: the folder of each split's pictures; None looks for it near the JSON file. ``class_from``: "category",
+    ``images``: the folder of each split's images; None looks for it near the JSON file. ``class_from``: "category",
     or "attribute:NAME" of the annotation or the image. ``classes``: only these. ``masks``: folder of masks for objects
     without a segmentation (default: masks/ beside the JSON file), in it one folder a JSON file, named like it.
     """
@@ -72,7 +72,7 @@ def read_coco(
 
 
 def mask_file(file: Path, name: str, masks: Path | None = None) -> Path:
-    """Where the mask of a picture called ``name`` in the JSON ``file`` is looked for, and written."""
+    """Where the mask of an image called ``name`` in the JSON ``file`` is looked for, and written."""
     return (masks or file.parent / "masks") / file.stem / f"{name}.png"
 
 
@@ -131,12 +131,12 @@ def _wrong_image(image: dict[str, Any], before: dict[Any, dict[str, Any]]) -> st
     if number in before:
         return f"the id {number!r} was used before"
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
-        return f"its file_name {name!r} leads out of the folder of the pictures"
+        return f"its file_name {name!r} leads out of the folder of the images"
     return None
 
 
 def _find_images(file: _File) -> Path:
-    """The folder near the JSON file that holds its first picture; beside the file where none does."""
+    """The folder near the JSON file that holds its first image; beside the file where none does."""
     here = file.path.parent
     above = here.resolve().parent
     tail = file.path.stem.rpartition("_")[2]  # annotations/instances_train2017.json belongs to train2017/
@@ -162,7 +162,7 @@ def _part_names(files: Sequence[_File]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Object:
-    """An annotation and the class that it says the picture is of."""
+    """An annotation and the class that it says the image is of."""
 
     place: int
     annotation: dict[str, Any]
@@ -181,14 +181,14 @@ def _objects(file: _File, attribute: str | None) -> dict[Any, list[_Object]]:
                 objects.append(_Object(place, annotation, name, _area(annotation)))
         name = None if attribute is None else _value(image, attribute)
         if not objects and name is not None:
-            objects.append(_Object(-1, {}, name, 0.0))  # the picture has a class, and nothing is annotated on it
+            objects.append(_Object(-1, {}, name, 0.0))  # the image has a class, and nothing is annotated on it
         found[image_id] = sorted(objects, key=lambda one: (-one.area, one.place))
     return found
 
 
 def _class_of(
     file: _File, place: int, annotation: dict[str, Any], image: dict[str, Any], attribute: str | None
-) -> str | None:  # fmt: skip
+) -> str | None:
     where = f"annotations, item {place} (id {annotation.get('id')})"
     if attribute is None:
         category = annotation.get("category_id")
@@ -283,7 +283,7 @@ class _Builder:
             records.append(self._record(image, objects, mask_of))
         if several:
             self.listing.notes.append(
-                f"{self.file.path}: on {several} pictures there are objects of several classes; the largest one decides"
+                f"{self.file.path}: on {several} images there are objects of several classes; the largest one decides"
             )
         self._say_which_have_no_mask(records)
         return records

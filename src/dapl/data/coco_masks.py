@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import numpy as np
 import torch
 from torchvision import tv_tensors
 
-from dapl.data.listed import Frame
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
+from dapl.data.listing import Frame
 
 _FIRST, _GOES_ON, _NEGATIVE = 48, 32, 16
 """Compressed run lengths are characters of six bits from '0' on: one says that the number goes on, and the highest of
@@ -35,14 +35,14 @@ def coco_mask_module() -> Any:
 
 @dataclass(frozen=True)
 class Segmentations:
-    """The masks of one or several objects of a picture, taken together."""
+    """The masks of one or several objects of an image, taken together."""
 
     values: tuple[Any, ...]
     """As the JSON has them: lists of polygons, or dictionaries of run lengths."""
     origin: str
     """Where they stand, for messages."""
 
-    def read(self, frame: Frame, picture: Path) -> tv_tensors.Mask:
+    def read(self, frame: Frame, image: Path) -> tv_tensors.Mask:
         merged = np.zeros(frame, np.uint8)
         for value in self.values:
             merged |= decode(value, frame, self.origin)
@@ -90,8 +90,8 @@ def _run_lengths(value: dict[str, Any], frame: Frame, origin: str) -> list[int] 
     if size != [height, width]:
         shown = f"{size[1]}×{size[0]}" if isinstance(size, list) and len(size) == 2 else repr(size)
         raise DaplError(
-            f"{origin}: the mask is {shown}, but its picture is {width}×{height} (width×height, upright by EXIF);"
-            f" annotate the upright picture, or put the picture back that was annotated."
+            f"{origin}: the mask is {shown}, but its image is {width}×{height} (width×height, upright by EXIF);"
+            f" annotate the upright image, or put the image back that was annotated."
         )
     lengths = _lengths(counts) if isinstance(counts, str) else counts
     sound = isinstance(lengths, list) and all(type(n) is int and n >= 0 for n in lengths)

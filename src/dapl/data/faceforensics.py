@@ -7,11 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import numpy as np
 import torch
 from torchvision import tv_tensors
 
+from dapl.common.errors import DaplError
 from dapl.data.faceforensics_files import (
     LANDMARKS,
     MANIFEST,
@@ -24,9 +25,8 @@ from dapl.data.faceforensics_files import (
 from dapl.data.images import read_image, read_mask
 from dapl.data.sample import Sample
 from dapl.data.transforms import in_frame
-from dapl.errors import DaplError
-from dapl.masks.face_parts import LANDMARKS as POINTS
-from dapl.masks.face_parts import PARTS, part_centres, part_masks
+from dapl.masks.faces import LANDMARKS as POINTS
+from dapl.masks.faces import PARTS, part_centres, part_masks
 from dapl.masks.polygons import bounding_box
 
 
@@ -44,8 +44,11 @@ class FaceForensics:
         self.classes: Sequence[str] = list(read_settings(self.root)["classes"])
         self.parts: Sequence[str] = PARTS
         records = read_manifest(self.root) if manifest is None else manifest
-        kept = [(record.label, record.file, record.row) for record in records
-                if record.split == split and record.file is not None and record.row is not None]  # fmt: skip
+        kept = [
+            (record.label, record.file, record.row)
+            for record in records
+            if record.split == split and record.file is not None and record.row is not None
+        ]
         label_of = {name: label for label, name in enumerate(self.classes)}
         self.labels: Sequence[int] = [label_of[label] for label, _, _ in kept]
         self.names: Sequence[str] = [file for _, file, _ in kept]
@@ -84,7 +87,7 @@ class FaceForensics:
         )
 
     def _landmarks(self, index: int) -> np.ndarray:
-        """float32 468×2 in pixels of the picture."""
+        """float32 468×2 in pixels of the image."""
         path = self.root / PurePosixPath(self.names[index]).parent / LANDMARKS
         try:
             found = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dapl.errors import DaplError
-from dapl.files import replacing
+from dapl.common.errors import DaplError
+from dapl.common.files import replacing
 
 REAL = "real"
 MANIPULATIONS = ("Deepfakes", "Face2Face", "FaceSwap", "NeuralTextures")
@@ -51,9 +51,9 @@ class Record:
     agreement: float | None = None
     """Intersection over union of the refined mask with the hull."""
     mask_area: float | None = None
-    """Share of the cut-out picture that the mask covers."""
+    """Share of the cut-out image that the mask covers."""
     file: str | None = None
-    """The picture, below the prepared folder; None where the frame was left out."""
+    """The image, below the prepared folder; None where the frame was left out."""
     row: int | None = None
     """Of the video's landmarks.npy."""
     left_out: str | None = None

@@ -1,28 +1,35 @@
-"""A folder of class folders: ROOT/<class>/*.jpg, or ROOT/train/<class>/*.jpg where it has splits of its own."""
+"""A folder of class folders: ROOT/<class>/*.jpg, or ROOT/train/<class>/*.jpg where it has splits of its own.
+
+Keypoints from a CSV file in long form: one row an image and part, columns image, part, x, y and maybe visible.
+"""
 
 from __future__ import annotations
 
+import csv
+import math
 import os
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from dapl.data.keypoint_table import read_keypoints
-from dapl.data.listed import SPLITS, Fault, Listing, MaskFile, Record, drop_unlearned_classes
-from dapl.errors import DaplError
+import numpy as np
+
+from dapl.common.errors import DaplError
+from dapl.data.listing import SPLITS, Fault, Listing, MaskFile, Record, drop_unlearned_classes
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jp2")
-"""Of the files that are taken for pictures, in small or capital letters."""
+"""Of the files that are taken for images, in small or capital letters."""
 FOLDERS_OF_SPLITS = {split: split for split in SPLITS} | {"val": "validation", "valid": "validation"}
 MASKS, KEYPOINTS = "masks", "keypoints.csv"
 _IGNORED = ("thumbs.db", "desktop.ini")
-LAYOUT = "expected ROOT/<class>/<picture>, or ROOT/train/<class>/<picture> with ROOT/test and ROOT/val beside it"
+LAYOUT = "expected ROOT/<class>/<image>, or ROOT/train/<class>/<image> with ROOT/test and ROOT/val beside it"
 
 
 def read_folder(root: Path, masks: Path | None = None, keypoints: Path | None = None) -> Listing:
-    """All pictures below ``root``, with their masks and keypoints.
+    """All images below ``root``, with their masks and keypoints.
 
-    Masks are looked for in ``masks`` (default: ROOT/masks, if there) under the path of their picture below the root,
-    keypoints in ``keypoints`` (default: ROOT/keypoints.csv, if there). Names of pictures are those paths; classes are
+    Masks are looked for in ``masks`` (default: ROOT/masks, if there) under the path of their image below the root,
+    keypoints in ``keypoints`` (default: ROOT/keypoints.csv, if there). Names of images are those paths; classes are
     numbered in the order of their names.
     """
     if not root.is_dir():
@@ -57,7 +64,7 @@ def _folders_of_splits(root: Path, masks: Path | None, faults: list[Fault]) -> d
     inner = _folders(root, masks)
     by_name = {path.name.lower(): path for path in inner}
     if not any(name in FOLDERS_OF_SPLITS for name in by_name):
-        _leave_out_loose_pictures(root, root, faults)
+        _leave_out_loose_images(root, root, faults)
         return {"train": inner}
     if "train" not in by_name:
         raise DaplError(f"{root}: has {', '.join(sorted(by_name))}, but no folder train; {LAYOUT}.")
@@ -65,13 +72,13 @@ def _folders_of_splits(root: Path, masks: Path | None, faults: list[Fault]) -> d
     for name, path in sorted(by_name.items()):
         split = FOLDERS_OF_SPLITS.get(name)
         if split is None:
-            if any(_is_picture(file) for file in path.rglob("*")) and name != "parts":
+            if any(_is_image(file) for file in path.rglob("*")) and name != "parts":
                 text = f"{path}: left out, since it stands beside train and is neither val nor test."
                 faults.append(Fault("left out", name, text))
             continue
         if split in folders:
             raise DaplError(f"{root}: has two folders for {split} (val, valid or validation); leave one.")
-        _leave_out_loose_pictures(root, path, faults)
+        _leave_out_loose_images(root, path, faults)
         folders[split] = _folders(path, masks)
     return {split: folders[split] for split in SPLITS if split in folders}
 
@@ -81,19 +88,19 @@ def _folders(folder: Path, masks: Path | None) -> list[Path]:
     return sorted(path for path in found if masks is None or path.resolve() != masks.resolve())
 
 
-def _leave_out_loose_pictures(root: Path, folder: Path, faults: list[Fault]) -> None:
-    loose = sorted(path for path in folder.iterdir() if path.is_file() and _is_picture(path))
+def _leave_out_loose_images(root: Path, folder: Path, faults: list[Fault]) -> None:
+    loose = sorted(path for path in folder.iterdir() if path.is_file() and _is_image(path))
     if loose:
         name = loose[0].relative_to(root).as_posix()
         text = (
-            f"{folder}: {len(loose)} pictures in no class folder are left out, the first {loose[0].name}; put them into"
+            f"{folder}: {len(loose)} images in no class folder are left out, the first {loose[0].name}; put them into"
             f" the folder of their class."
         )
         faults.append(Fault("left out", name, text))
 
 
 def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[Record]:
-    """The pictures of one class folder, and of folders in it."""
+    """The images of one class folder, and of folders in it."""
     records = []
     for inside, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -102,15 +109,15 @@ def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[
             name = path.relative_to(root).as_posix()
             if file.startswith(".") or file.lower() in _IGNORED:
                 continue
-            if _is_picture(path):
+            if _is_image(path):
                 records.append(Record(name, path, label))
             else:
-                text = f"{path}: left out, not a picture by its name ({', '.join(SUFFIXES)})."
+                text = f"{path}: left out, not an image by its name ({', '.join(SUFFIXES)})."
                 faults.append(Fault("left out", name, text))
     return records
 
 
-def _is_picture(path: Path) -> bool:
+def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
@@ -135,20 +142,20 @@ def _add_masks(listing: Listing, folder: Path) -> None:
             listing.faults.append(Fault("no mask", record.name, text))
     unused = sorted(path for group in files.values() for path in group if path not in used)
     if unused:
-        listing.notes.append(f"{folder}: {len(unused)} masks belong to no picture, the first {unused[0]}")
+        listing.notes.append(f"{folder}: {len(unused)} masks belong to no image, the first {unused[0]}")
 
 
 def _mask_files(folder: Path) -> dict[str, list[Path]]:
-    """Pictures below ``folder`` by their path without the suffix."""
+    """Images below ``folder`` by their path without the suffix."""
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        if _is_picture(path):
+        if _is_image(path):
             files.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
     return files
 
 
 def _mask_of(name: str, files: dict[str, list[Path]]) -> Path | None:
-    """Of a.jpg: a.jpg.png, else a.png, else a.jpg, else a with any other suffix of a picture."""
+    """Of a.jpg: a.jpg.png, else a.png, else a.jpg, else a with any other suffix of an image."""
     exact = files.get(name, [])
     if exact:
         return exact[0]
@@ -174,3 +181,117 @@ def _add_keypoints(listing: Listing, path: Path) -> None:
                 records[index] = replace(
                     record, points=points, visible=visible, origin=str(path), lines=table.lines[record.name]
                 )
+
+
+COLUMNS = ("image", "part", "x", "y")
+_YES, _NO = ("1", "true", "yes", "2"), ("0", "false", "no", "-1")
+
+
+@dataclass(frozen=True)
+class KeypointTable:
+    parts: list[str]
+    """In the order in which the file first names them."""
+    points: dict[str, tuple[np.ndarray, np.ndarray]]
+    """By image: float32 K×2 and bool K; 0 where a part is not visible or has no row."""
+    lines: dict[str, tuple[int, ...]]
+    """By image, the line of each part; 0 where it has none."""
+    faults: list[Fault]
+    """Rows that were left out."""
+
+
+def read_keypoints(path: Path, images: Collection[str]) -> KeypointTable:
+    """A row that cannot be used is left out and named; a file without the columns is refused."""
+    rows, lines = _rows(path)
+    found: dict[str, dict[str, tuple[float, float] | None]] = {}
+    lines_of: dict[str, dict[str, int]] = {}
+    parts: dict[str, None] = {}
+    faults: list[Fault] = []
+    unknown: dict[str, list[int]] = {}
+    for line, row in zip(lines, rows, strict=True):
+        image, part = (row.get("image") or "").strip().replace("\\", "/"), (row.get("part") or "").strip()
+        if image not in images:
+            unknown.setdefault(image, []).append(line)
+            continue
+        wrong = _fault_of(image, part, found)
+        point: tuple[float, float] | None = None
+        if wrong is None:
+            try:
+                point = _point(row)
+            except ValueError as error:
+                wrong = str(error)
+        if wrong is not None:
+            faults.append(Fault("left out", image, f"{path}, line {line}: left out, {wrong}."))
+            continue
+        parts.setdefault(part)
+        found.setdefault(image, {})[part] = point
+        lines_of.setdefault(image, {})[part] = line
+    faults += [_no_such_image(path, image, where) for image, where in unknown.items()]
+    order = list(parts)
+    points = {image: _arrays(seen, order) for image, seen in found.items()}
+    where = {image: tuple(seen.get(part, 0) for part in order) for image, seen in lines_of.items()}
+    return KeypointTable(order, points, where, faults)
+
+
+def _rows(path: Path) -> tuple[list[dict[str, str]], list[int]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write the mark, others do not
+    except (OSError, UnicodeDecodeError) as error:
+        raise DaplError(f"{path}: cannot be read as text in UTF-8 ({error}); see docs/own-data.md.") from error
+    header = text.split("\n", 1)[0]
+    reader = csv.DictReader(text.splitlines(), delimiter=";" if ";" in header and "," not in header else ",")
+    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise DaplError(
+            f"{path}, line 1: the column {missing[0]} is missing; the columns are {', '.join(COLUMNS)} and, where some"
+            f" parts are hidden, visible."
+        )
+    rows, lines = [], []
+    for row in reader:
+        rows.append(row)
+        lines.append(reader.line_num)
+    return rows, lines
+
+
+def _no_such_image(path: Path, image: str, lines: list[int]) -> Fault:
+    """One for all rows of it."""
+    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+    text = (
+        f"{path}, line {lines[0]}{more}: left out, there is no image {image!r} (paths are below the root, as in"
+        f" train/finch/1.jpg)."
+    )
+    return Fault("left out", image, text)
+
+
+def _fault_of(image: str, part: str, found: dict[str, dict]) -> str | None:
+    if not part:
+        return "the name of the part is missing"
+    if part in found.get(image, {}):
+        return f"{part} of {image} was given before"
+    return None
+
+
+def _point(row: dict[str, str]) -> tuple[float, float] | None:
+    """None for a part that cannot be seen: visible says so, or the coordinates are empty."""
+    flag = (row.get("visible") or "").strip().lower()
+    written = [(row.get(name) or "").strip() for name in ("x", "y")]
+    if flag and flag not in (*_YES, *_NO):
+        raise ValueError(f"visible is {flag!r}, neither 0 nor 1")
+    if flag in _NO or (not flag and not any(written)):
+        return None
+    try:
+        x, y = (float(value) for value in written)
+    except ValueError:
+        raise ValueError(f"({', '.join(written)}) is not a point") from None
+    if not (math.isfinite(x) and math.isfinite(y)):
+        raise ValueError(f"({x}, {y}) is not a point")
+    return x, y
+
+
+def _arrays(seen: dict[str, tuple[float, float] | None], parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    points = np.zeros((len(parts), 2), np.float32)
+    visible = np.zeros(len(parts), bool)
+    for index, part in enumerate(parts):
+        point = seen.get(part)
+        if point is not None:
+            points[index], visible[index] = point, True
+    return points, visible

@@ -1,23 +1,23 @@
-"""Pixels from files: pictures as RGB and masks as 0 and 1, whatever way they were saved.
+"""Pixels from files: images as RGB and masks as 0 and 1, whatever way they were saved.
 
 Both are returned upright: the EXIF orientation is applied. Annotations (keypoints, boxes, masks) are expected in the
-coordinates of that upright picture, the one that every viewer shows.
+coordinates of that upright image, the one that every viewer shows.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 from torchvision import tv_tensors
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 
 MAX_PIXELS = 50_000_000
-"""Pictures above this are refused before they are decoded: a small file can hold a huge picture."""
+"""Images above this are refused before they are decoded: a small file can hold a huge image."""
 FOREGROUND = 128
 """Masks graded from 0 to 255 (CUB: 0, 51, … 255, a fifth for each annotator) are object from this value on."""
 
@@ -34,27 +34,27 @@ _UPRIGHT = {
 
 
 def read_image(path: str | Path, max_pixels: int = MAX_PIXELS) -> tv_tensors.Image:
-    """The picture as uint8 3×H×W RGB, upright.
+    """The image as uint8 3×H×W RGB, upright.
 
-    Grey, palette, CMYK (inverted, as Adobe and every JPEG in use has it) and 16-bit pictures are converted; 16 bits are
+    Grey, palette, CMYK (inverted, as Adobe and every JPEG in use has it) and 16-bit images are converted; 16 bits are
     scaled to 8, not clipped. Transparency is composited on white, since the colour under a transparent pixel is
     arbitrary. Of an animation the first frame is taken. Colour profiles are not applied.
     """
     return rgb_of(_decode(Path(path), max_pixels), path)
 
 
-def rgb_of(picture: Image.Image, name: str | Path) -> tv_tensors.Image:
-    """A decoded, upright picture of any mode as `read_image` has it; ``name`` is for the message where it cannot be."""
-    if picture.mode.startswith("I") or picture.mode == "F":
-        grey = _to_8_bit(picture, name)
+def rgb_of(image: Image.Image, name: str | Path) -> tv_tensors.Image:
+    """A decoded, upright image of any mode as `read_image` has it; ``name`` is for the message where it cannot be."""
+    if image.mode.startswith("I") or image.mode == "F":
+        grey = _to_8_bit(image, name)
         return tv_tensors.Image(torch.from_numpy(grey).expand(3, -1, -1).contiguous())
     try:
-        if picture.has_transparency_data:
-            layer = picture.convert("RGBA")
-            picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-        rgb = np.array(picture.convert("RGB"))
+        if image.has_transparency_data:
+            layer = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        rgb = np.array(image.convert("RGB"))
     except ValueError as error:  # LAB and other colour spaces that need a profile
-        raise DaplError(f"{name}: colour mode {picture.mode} cannot be turned into RGB; save it as RGB.") from error
+        raise DaplError(f"{name}: colour mode {image.mode} cannot be turned into RGB; save it as RGB.") from error
     return tv_tensors.Image(torch.from_numpy(rgb).permute(2, 0, 1).contiguous())
 
 
@@ -66,21 +66,21 @@ def read_mask(
 ) -> tv_tensors.Mask:
     """The mask as uint8 H×W, 1 on the object: luminance ≥ 128, or all that is not 0 when the values are only 0 and 1.
 
-    An alpha channel is ignored (two masks of CUB have one). ``size`` is (height, width) of the picture the mask belongs
+    An alpha channel is ignored (two masks of CUB have one). ``size`` is (height, width) of the image the mask belongs
     to, and ``image_path`` its file, for the message when the two differ.
     """
     path = Path(path)
-    picture = _decode(path, max_pixels)
-    if picture.mode == "F" or (picture.mode.startswith("I") and not _is_binary(np.asarray(picture))):
-        grey = _to_8_bit(picture, path)
+    image = _decode(path, max_pixels)
+    if image.mode == "F" or (image.mode.startswith("I") and not _is_binary(np.asarray(image))):
+        grey = _to_8_bit(image, path)
     else:
-        grey = np.asarray(picture if picture.mode.startswith("I") else picture.convert("L"))
+        grey = np.asarray(image if image.mode.startswith("I") else image.convert("L"))
     foreground = grey > 0 if _is_binary(grey) else grey >= FOREGROUND
     if size is not None and foreground.shape != tuple(size):
         height, width = foreground.shape
         raise DaplError(
-            f"{path}: the mask is {width}×{height} pixels, but its picture {image_path or ''} is {size[1]}×{size[0]}"
-            f" (width×height, upright by EXIF). Give a mask drawn on the upright picture."
+            f"{path}: the mask is {width}×{height} pixels, but its image {image_path or ''} is {size[1]}×{size[0]}"
+            f" (width×height, upright by EXIF). Give a mask drawn on the upright image."
         )
     return tv_tensors.Mask(torch.from_numpy(foreground.astype(np.uint8)))
 
@@ -89,12 +89,12 @@ def _is_binary(values: np.ndarray) -> bool:
     return bool(values.min() >= 0 and values.max() <= 1)
 
 
-def _to_8_bit(picture: Image.Image, name: str | Path) -> np.ndarray:
+def _to_8_bit(image: Image.Image, name: str | Path) -> np.ndarray:
     """Pillow's own conversion of its 16-bit modes clips at 255. Mode I is what some formats hold 16 bits in."""
-    values = np.asarray(picture).astype(np.int64)
-    if picture.mode == "F" or values.min() < 0 or values.max() > 65535:
+    values = np.asarray(image).astype(np.int64)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise DaplError(
-            f"{name}: pixels of 32 bits (mode {picture.mode}) have no known range; save it with 8 or 16 bits a channel."
+            f"{name}: pixels of 32 bits (mode {image.mode}) have no known range; save it with 8 or 16 bits a channel."
         )
     return ((values * 255 + 32767) // 65535).astype(np.uint8)
 
@@ -116,11 +116,11 @@ def _decode(path: Path, max_pixels: int) -> Image.Image:
     except FileNotFoundError:
         raise DaplError(f"{path}: no such file; check the path, or put the file back.") from None
     except IsADirectoryError:
-        raise DaplError(f"{path}: is a folder, not a picture.") from None
+        raise DaplError(f"{path}: is a folder, not an image.") from None
     except PermissionError:
         raise DaplError(f"{path}: may not be read; check its permissions.") from None
     except UnidentifiedImageError:
-        what = "the file is empty" if path.stat().st_size == 0 else "not a picture, or its header is corrupt"
+        what = "the file is empty" if path.stat().st_size == 0 else "not an image, or its header is corrupt"
         raise DaplError(f"{path}: {what}; replace it or take it out of the data set.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DaplError(f"{path}: more pixels than Pillow opens ({error}); scale it down.") from None
@@ -128,19 +128,19 @@ def _decode(path: Path, max_pixels: int) -> Image.Image:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything on broken data
         raise DaplError(
-            f"{path}: the picture is corrupt or truncated ({error}); replace it or take it out of the data set."
+            f"{path}: the image is corrupt or truncated ({error}); replace it or take it out of the data set."
         ) from error
 
 
-def upright(picture: Image.Image) -> Image.Image:
+def upright(image: Image.Image) -> Image.Image:
     """A copy, turned as its EXIF block says."""
-    turn = _UPRIGHT.get(_orientation(picture))
-    return picture.copy() if turn is None else picture.transpose(turn)
+    turn = _UPRIGHT.get(_orientation(image))
+    return image.copy() if turn is None else image.transpose(turn)
 
 
-def _orientation(picture: Image.Image) -> int:
+def _orientation(image: Image.Image) -> int:
     """1 (upright) where there is none, or where the EXIF block is broken: the pixels are still good."""
     try:
-        return int(picture.getexif().get(_ORIENTATION, 1))
+        return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:
         return 1

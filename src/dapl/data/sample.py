@@ -1,19 +1,26 @@
-"""What every data set yields: one `Sample` a picture, and the contract `Dataset` that the rest of the house reads."""
+"""What every data set yields: one `Sample` an image, and the contract `Dataset` that the rest of the house reads.
+
+Validation out of train: seeded and stratified, so that every class is held out in the same share (decision 8).
+"""
 
 from __future__ import annotations
 
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
+import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
 from torch import Tensor
 from torchvision import tv_tensors
+
+from dapl.common.errors import DaplError
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture and all that is known of it, before any transform.
+    """One image and all that is known of it, before any transform.
 
     K is the number of parts of the data set (``len(dataset.parts)``); what is not known is None.
     """
@@ -29,7 +36,7 @@ class Sample:
     keypoints: tv_tensors.KeyPoints | None = None
     """float32 K×2, (x, y) in pixels; the rows of invisible parts are 0."""
     visible: Tensor | None = None
-    """bool K: which parts can be seen in this picture."""
+    """bool K: which parts can be seen in this image."""
     part_masks: tv_tensors.Mask | None = None
     """uint8 K×H×W where exact masks exist; else the metrics make discs from the keypoints."""
     box: tv_tensors.BoundingBoxes | None = None
@@ -38,7 +45,7 @@ class Sample:
 
 @runtime_checkable
 class Dataset(Protocol):
-    """A list of samples whose labels and names are known without decoding a picture."""
+    """A list of samples whose labels and names are known without decoding an image."""
 
     classes: Sequence[str]
     parts: Sequence[str]
@@ -47,7 +54,7 @@ class Dataset(Protocol):
     names: Sequence[str]
     has_masks: bool
     fingerprint: str
-    """Changes whenever a picture or an annotation would: the key of every cache."""
+    """Changes whenever an image or an annotation would: the key of every cache."""
 
     def __len__(self) -> int: ...
 
@@ -81,3 +88,40 @@ class Splits:
     train: Dataset
     validation: Dataset
     test: Dataset
+
+
+def stratified_split(labels: Sequence[int], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Indices kept and indices held out, each ascending.
+
+    Of a class with n samples, share × n rounded half up are held out: at least one when n ≥ 2 and share > 0, at most
+    n − 1, so none of a single sample. Which ones depends on the seed, the label and n alone, not on other classes nor
+    on any global generator.
+
+    >>> stratified_split([0, 0, 0, 1, 1, 2], share=0.3, seed=0)
+    ([1, 2, 3, 5], [0, 4])
+    """
+    if not 0 <= share < 1:
+        raise DaplError(f"the share to hold out is {share}; give a number from 0 up to, but not including, 1.")
+    members: dict[int, list[int]] = defaultdict(list)
+    for index, label in enumerate(labels):
+        members[int(label)].append(index)
+    held: set[int] = set()
+    for label, indices in members.items():
+        # random.random() is one of the few generators whose numbers Python promises to keep from version to version
+        generator = random.Random(f"{seed}/{label}")
+        shuffled = sorted((generator.random(), index) for index in indices)
+        held.update(index for _, index in shuffled[: _held_out(len(indices), share)])
+    kept = [index for index in range(len(labels)) if index not in held]
+    return kept, sorted(held)
+
+
+def _held_out(samples: int, share: float) -> int:
+    if share == 0:
+        return 0
+    return min(max(int(share * samples + 0.5), 1), samples - 1)
+
+
+def train_validation(dataset: Dataset, share: float = 0.1, seed: int = 0) -> tuple[Subset, Subset]:
+    """``dataset`` without a stratified ``share`` of it, and that share."""
+    kept, held = stratified_split(dataset.labels, share, seed)
+    return Subset(dataset, kept), Subset(dataset, held)

@@ -1,7 +1,7 @@
-"""Transforms that move the picture, its mask, part masks, keypoints and box together: Sample in, Sample out.
+"""Transforms that move the image, its mask, part masks, keypoints and box together: Sample in, Sample out.
 
 Coordinates are continuous: pixel (row i, column j) covers [j, j+1) × [i, i+1), so a point at (x, y) lies in column
-⌊x⌋ of row ⌊y⌋ and the picture ends at (W, H). A keypoint that leaves the frame becomes invisible, its row 0.
+⌊x⌋ of row ⌊y⌋ and the image ends at (W, H). A keypoint that leaves the frame becomes invisible, its row 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import TVTensor
 
+from dapl.common.errors import DaplError
 from dapl.data.sample import Sample
-from dapl.errors import DaplError
 
 Fit = Literal["stretch", "crop", "pad"]
 Augmentation = Literal["none", "flip", "affine"]
@@ -30,7 +30,7 @@ Augmentation = Literal["none", "flip", "affine"]
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 FILL = (124, 116, 104)
-"""What is put where there is no picture: the mean colour of ImageNet, which normalises to about 0."""
+"""What is put where there is no image: the mean colour of ImageNet, which normalises to about 0."""
 
 ROTATION = 15.0
 SHEAR = 10.0
@@ -45,7 +45,7 @@ def fit(sample: Sample, size: int, how: Fit = "stretch") -> Sample:
     - ``crop``: the shorter side to ``size``, then the centre;
     - ``pad``: the longer side to ``size``, then the mean colour (mask 0) on both sides.
 
-    Pictures are resized bilinearly with antialiasing, masks by the nearest pixel.
+    Images are resized bilinearly with antialiasing, masks by the nearest pixel.
     """
     if size < 2:  # and torch 2.13 cannot resize to a single pixel
         raise DaplError(f"the image size is {size}; give at least 2 pixels.")
@@ -57,7 +57,7 @@ def fit(sample: Sample, size: int, how: Fit = "stretch") -> Sample:
     elif how == "pad":
         scale = size / max(height, width)
     else:
-        raise DaplError(f"unknown way to fit a picture: {how!r}; give one of {', '.join(get_args(Fit))}.")
+        raise DaplError(f"unknown way to fit an image: {how!r}; give one of {', '.join(get_args(Fit))}.")
     sample = resize(sample, max(1, round(height * scale)), max(1, round(width * scale)))
     height, width = sample.image.shape[-2:]
     if how == "crop":
@@ -86,7 +86,7 @@ def augment(sample: Sample, kind: Augmentation = "none", seed: int = 0) -> Sampl
 
 
 def mirrored(seed: int) -> bool:
-    """Whether ``flip`` mirrors a picture with this seed; cached features of both views are picked by it too."""
+    """Whether ``flip`` mirrors an image with this seed; cached features of both views are picked by it too."""
     return _generator(seed).random() < FLIP
 
 
@@ -103,7 +103,7 @@ def resize(sample: Sample, height: int, width: int) -> Sample:
     """Each side by its own factor."""
 
     def move(part: TVTensor) -> TVTensor:
-        # NEAREST, torchvision's default for masks, takes the upper left neighbour: half a pixel beside the picture
+        # NEAREST, torchvision's default for masks, takes the upper left neighbour: half a pixel beside the image
         is_mask = isinstance(part, tv_tensors.Mask)
         how = InterpolationMode.NEAREST_EXACT if is_mask else InterpolationMode.BILINEAR
         return F.resize(part, [height, width], interpolation=how, antialias=True)
@@ -112,7 +112,7 @@ def resize(sample: Sample, height: int, width: int) -> Sample:
 
 
 def crop(sample: Sample, top: int, left: int, height: int, width: int) -> Sample:
-    """The given rectangle, which must lie inside the picture."""
+    """The given rectangle, which must lie inside the image."""
     return _move(sample, lambda part: F.crop(part, top, left, height, width))
 
 
@@ -155,14 +155,14 @@ def _pad_to(sample: Sample, size: int) -> Sample:
 
 
 def _warp(sample: Sample, homography: np.ndarray) -> Sample:
-    """``homography`` (3×3) takes points of the old picture to points of the new one, which has the same size."""
+    """``homography`` (3×3) takes points of the old image to points of the new one, which has the same size."""
     back = np.linalg.inv(homography)  # torchvision asks where each new pixel comes from
     coefficients = (back / back[2, 2]).flatten()[:8].tolist()
 
     def move(part: TVTensor) -> TVTensor:
         if not isinstance(part, tv_tensors.Image):
             return F.perspective(part, None, None, coefficients=coefficients)
-        # torchvision's own fill weighs the picture twice where the two meet, which draws a dark line along the border
+        # torchvision's own fill weighs the image twice where the two meet, which draws a dark line along the border
         ground = torch.tensor(FILL, dtype=torch.float32)[:, None, None]
         moved = F.perspective(part.as_subclass(Tensor) - ground, None, None, coefficients=coefficients) + ground
         return tv_tensors.Image(moved.round_().to(torch.uint8))
@@ -194,7 +194,7 @@ def _homography(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _move(sample: Sample, move: Callable[[TVTensor], TVTensor]) -> Sample:
-    """``move`` on all that has a place in the picture, and then what left the frame is taken off."""
+    """``move`` on all that has a place in the image, and then what left the frame is taken off."""
     parts = {name: getattr(sample, name) for name in ("image", "mask", "part_masks", "keypoints", "box")}
     moved = replace(sample, **{name: move(part) for name, part in parts.items() if part is not None})
     frame: tuple[int, int] = tuple(moved.image.shape[-2:])

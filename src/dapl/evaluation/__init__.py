@@ -5,21 +5,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dapl.evaluation.protocol import Protocol
+from dapl.evaluation.protocol import EvaluationProtocol
 
 if TYPE_CHECKING:
-    from dapl.evaluation.outside import PrototypeMaps, audit
+    from dapl.evaluation.auditor import PrototypeMaps, audit
+    from dapl.evaluation.evaluator import evaluate
     from dapl.evaluation.result import Evaluation, Number, table
-    from dapl.evaluation.whole_run import evaluate
 
-__all__ = ["Evaluation", "Number", "Protocol", "PrototypeMaps", "audit", "evaluate", "table"]
+__all__ = ["Evaluation", "EvaluationProtocol", "Number", "PrototypeMaps", "audit", "evaluate", "table"]
 
 _HOMES = {
     "Evaluation": "result",
     "Number": "result",
-    "PrototypeMaps": "outside",
-    "audit": "outside",
-    "evaluate": "whole_run",
+    "PrototypeMaps": "auditor",
+    "audit": "auditor",
+    "evaluate": "evaluator",
     "table": "result",
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dapl.errors import DaplError, nearest
+from dapl.common.errors import DaplError, nearest
 
 PART_MODES = ("auto", "exact", "disc", "clipped", "voronoi", "point")
 RADIUS_OF = ("box", "image")
@@ -19,8 +19,8 @@ SPLITS = ("test", "validation", "train")
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """Decisions 10 to 14. Pixels are those of the square picture that the model sees (``data.image_size``)."""
+class EvaluationProtocol:
+    """Decisions 10 to 14. Pixels are those of the square image that the model sees (``data.image_size``)."""
 
     percentile: float = 95.0
     """A region holds the pixels at or above this percentile of its map (decision 10)."""
@@ -32,10 +32,10 @@ class Protocol:
     radius: float | None = None
     """Of the discs, as a share of what ``radius_of`` names; None is 0.12 of the box, 0.08 of the image."""
     radius_of: str = "box"
-    """``box``: √(area of the object's box); ``image``: the side of the picture."""
+    """``box``: √(area of the object's box); ``image``: the side of the image."""
     scope: str = "image"
-    """``image``: the mean over pictures; ``dataset``: assignments pooled over all pictures; ``projection``: each
-    prototype on its own source picture, the mean over classes (decision 12)."""
+    """``image``: the mean over images; ``dataset``: assignments pooled over all images; ``projection``: each
+    prototype on its own source image, the mean over classes (decision 12)."""
     ece_bins: int = 15
     """Equal bins of confidence for the expected calibration error."""
     resamples: int = 1000

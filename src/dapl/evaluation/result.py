@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapl.evaluation.bootstrap import Number
-from dapl.evaluation.selection import METRICS
+from dapl.evaluation.numbers import Number
+from dapl.metrics.registry import METRICS
 
 __all__ = ["Evaluation", "Number", "table"]
 
@@ -46,7 +46,7 @@ class Evaluation:
     """``evaluation["coverage"]`` is a value; ``evaluation.numbers["coverage"]`` has its interval as well."""
 
     protocol: dict[str, Any]
-    """All that decides the numbers: the options, and data, split, number of pictures, checkpoint, versions."""
+    """All that decides the numbers: the options, and data, split, number of images, checkpoint, versions."""
     numbers: dict[str, Number]
     prototypes: dict[str, Any] = field(default_factory=dict)
     """How many there are, were kept, were projected, found no patch on the object."""
@@ -119,15 +119,17 @@ def _prototype_lines(result: Evaluation) -> list[tuple[str, str]]:
 
 def _protocol_lines(result: Evaluation) -> list[str]:
     p = result.protocol
-    rows = "classes" if p["scope"] == "projection" else "pictures"
-    lines = [f"{p['data']}, {p['split']}: {p['pictures']} pictures; {p['checkpoint']}"]
+    rows = "classes" if p["scope"] == "projection" else "images"
+    lines = [f"{p['data']}, {p['split']}: {p['images']} images; {p['checkpoint']}"]
     if any(name in result.numbers for name in ("coverage", "diversity", "region_background_share")):
         parts = "" if p["part_mode"] is None else f", τ {p['tau']:g}, parts {_part_text(p)}"
         lines.append(f"regions above percentile {p['percentile']:g}{parts}, scope {p['scope']}")
     if result.skipped:
         lines.append(f"{result.skipped} {rows} show no part and have neither Coverage nor Diversity")
-    lines.append(f"in brackets 95 % intervals, {p['resamples']:,} resamples of the pictures"
-                 + (" (of the classes, for what is measured on sources)" if rows == "classes" else ""))  # fmt: skip
+    lines.append(
+        f"in brackets 95 % intervals, {p['resamples']:,} resamples of the images"
+        + (" (of the classes, for what is measured on sources)" if rows == "classes" else "")
+    )
     if "purity" in result.numbers:
         lines.append("that of purity from resamples of the prototypes")
     measured = [metric for metric in METRICS if metric.name in result.numbers]

@@ -1,4 +1,4 @@
-"""What is known of the pictures of a batch: where the parts are, and where the object is."""
+"""What is known of the images of a batch: where the parts are, and where the object is."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dapl.data.annotations import AnnotationReader, Annotations
-from dapl.data.pixels import base_rows, load_annotations
-from dapl.errors import DaplError
-from dapl.evaluation.protocol import Protocol
+from dapl.batches.cache import AnnotationReader, Annotations, base_rows, load_annotations
+from dapl.batches.run_data import RunData, Split
+from dapl.batches.sources import Batch, grid_masks
+from dapl.common.errors import DaplError
+from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics.functional import visible_parts
-from dapl.metrics.parts import RADIUS, part_masks
-from dapl.training.lanes import Lanes, Split
-from dapl.training.sources import Batch, grid_masks
+from dapl.metrics.functional.parts import RADIUS, part_masks
 
 
 @dataclass(frozen=True)
 class Scene:
-    """B pictures of S×S pixels, K parts; None where it is not known or not asked for."""
+    """B images of S×S pixels, K parts; None where it is not known or not asked for."""
 
     parts: Tensor | None
     """bool B×K×S×S."""
@@ -33,7 +32,7 @@ class Scene:
     """Keypoints as annotated, on the CPU."""
 
 
-def part_mode(protocol: Protocol, exact: bool, masks: bool) -> str:
+def part_mode(protocol: EvaluationProtocol, exact: bool, masks: bool) -> str:
     """The mode that ``auto`` stands for, or an error where the data does not have what a mode needs."""
     mode = protocol.part_mode
     if mode == "auto":
@@ -45,7 +44,7 @@ def part_mode(protocol: Protocol, exact: bool, masks: bool) -> str:
     return mode
 
 
-def part_radius(protocol: Protocol, mode: str) -> float | None:
+def part_radius(protocol: EvaluationProtocol, mode: str) -> float | None:
     """The radius of the discs, None where the mode has none."""
     if mode not in ("disc", "clipped"):
         return None
@@ -53,7 +52,7 @@ def part_radius(protocol: Protocol, mode: str) -> float | None:
 
 
 def parts_of(
-    annotations: Annotations, masks: Tensor | None, mode: str, protocol: Protocol, device: torch.device
+    annotations: Annotations, masks: Tensor | None, mode: str, protocol: EvaluationProtocol, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Part masks bool B×K×S×S of a batch, and the parts that count, bool B×K. masks: B×S×S or None."""
     if mode == "exact":
@@ -79,24 +78,24 @@ def parts_of(
 class SplitScenes:
     """The scenes of a split of a run's data, annotations from the cache where there is one."""
 
-    def __init__(self, lanes: Lanes, split: Split, protocol: Protocol, with_parts: bool) -> None:
-        self.lanes, self.split, self.protocol = lanes, split, protocol
-        dataset = lanes.dataset(split)
+    def __init__(self, run_data: RunData, split: Split, protocol: EvaluationProtocol, with_parts: bool) -> None:
+        self.run_data, self.split, self.protocol = run_data, split, protocol
+        dataset = run_data.dataset(split)
         base, rows = base_rows(dataset)
         self.has_masks, self.has_parts = dataset.has_masks, len(dataset.parts) > 0
         self.rows = torch.tensor(rows)
         self.mode: str | None = None
         if with_parts and self.has_parts:
-            data = lanes.config.data
+            data = run_data.config.data
             self.reader = AnnotationReader(base, data.image_size, data.fit)
-            self.cached = self._load() if lanes.config.cache.pixels else None
+            self.cached = self._load() if run_data.config.cache.pixels else None
             self.mode = part_mode(protocol, self.reader.exact, self.has_masks)
 
     def of(self, batch: Batch, grid: tuple[int, int], device: torch.device, with_masks: bool) -> Scene:
         """``grid``: size of the maps. ``with_masks``: is the object wanted beside the parts?"""
         masks = None
         if self.has_masks and (with_masks or self._parts_need_masks()):
-            masks = batch.masks if batch.images is not None else self.lanes.pixel_masks(self.split, batch.indices)
+            masks = batch.masks if batch.images is not None else self.run_data.pixel_masks(self.split, batch.indices)
             masks = None if masks is None else masks.to(device)
         shares = None
         if masks is not None and with_masks:
@@ -118,13 +117,13 @@ class SplitScenes:
 
     def _load(self) -> Annotations:
         """One process a machine makes the files, the others find them."""
-        self.lanes.pictures(self.split)  # whoever decodes the pictures for the pixel cache writes annotations as well
-        fabric = self.lanes.fabric
+        self.run_data.images(self.split)  # whoever decodes the images for the pixel cache writes annotations as well
+        fabric = self.run_data.fabric
         found = self._open() if fabric.local_rank == 0 else None
         fabric.barrier()
         return self._open() if found is None else found
 
     def _open(self) -> Annotations:
-        data = self.lanes.config.data
-        base, _ = base_rows(self.lanes.dataset(self.split))
-        return load_annotations(base, data.image_size, data.fit, self.lanes.folder)
+        data = self.run_data.config.data
+        base, _ = base_rows(self.run_data.dataset(self.split))
+        return load_annotations(base, data.image_size, data.fit, self.run_data.folder)

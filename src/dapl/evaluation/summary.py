@@ -1,4 +1,4 @@
-"""From rows to numbers: which statistic each metric is, for all pictures, each class, each part and each τ."""
+"""From rows to numbers: which statistic each metric is, for all images, each class, each part and each τ."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dapl.evaluation.bootstrap import Number, with_intervals
-from dapl.evaluation.companions import CompanionRows, companion_statistics
-from dapl.evaluation.one_pass import tried_thresholds
-from dapl.evaluation.protocol import Protocol
-from dapl.evaluation.rows import Answers, Looks
-from dapl.evaluation.statistics import (
+from dapl.evaluation.numbers import (
     AnyStatistic,
+    Number,
     Statistic,
     balanced_accuracy,
     calibration_error,
@@ -24,7 +20,11 @@ from dapl.evaluation.statistics import (
     pooled_coverage,
     pooled_diversity,
     values,
+    with_intervals,
 )
+from dapl.evaluation.passes import tried_thresholds
+from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.evaluation.rows import Answers, CompanionRows, Looks, companion_statistics
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Measured:
     """The rows of an evaluation and what they are rows of."""
 
     answers: Answers | None
-    """One row a picture."""
+    """One row an image."""
     looks: Looks | None
-    """One row a picture, or a class in scope projection."""
+    """One row an image, or a class in scope projection."""
     labels: Tensor
-    """long n, of the pictures."""
+    """long n, of the images."""
     classes: Sequence[str]
     parts: Sequence[str]
-    protocol: Protocol
+    protocol: EvaluationProtocol
     names: frozenset[str]
     """The metrics to give."""
     companions: CompanionRows | None = None
-    """One row a picture."""
+    """One row an image."""
     kept: Tensor | None = None
     """bool C×M: which prototypes of each class count."""
     purity: Tensor | None = None
@@ -104,7 +104,7 @@ def _share(name: str, shares: Tensor, pooled: bool) -> Statistic:
     return Statistic(name, columns, lambda sums: sums[..., 0] / sums[..., 1])
 
 
-def _tau_index(protocol: Protocol) -> int:
+def _tau_index(protocol: EvaluationProtocol) -> int:
     return int((tried_thresholds(protocol.tau) - protocol.tau).abs().argmin())
 
 
@@ -123,11 +123,11 @@ def numbers(measured: Measured) -> dict[str, Number]:
 def per_class(measured: Measured) -> dict[str, list[float]]:
     """One value a class for each column; NaN where there is none."""
     classes = len(measured.classes)
-    by_picture = torch.nn.functional.one_hot(measured.labels, classes).T.double()
+    by_image = torch.nn.functional.one_hot(measured.labels, classes).T.double()
     by_row = torch.nn.functional.one_hot(measured.row_labels(), classes).T.double()
     answers = [s for s in answer_statistics(measured) if s.name in ("accuracy", "cross_entropy")]
-    columns = {"pictures": by_picture.sum(1)}
-    columns |= values(answers, by_picture)
+    columns = {"images": by_image.sum(1)}
+    columns |= values(answers, by_image)
     looks = look_statistics(measured)
     if measured.looks is not None and any(s.name in ("coverage", "diversity") for s in looks):
         columns["rows_with_parts"] = by_row @ measured.looks.visible.any(1).double()

@@ -1,4 +1,7 @@
-"""Pictures for pages and figures: maps as transparent overlays, photographs as JPEG, both as data URIs."""
+"""Pictures for pages and figures: maps as transparent overlays, photographs as JPEG, both as data URIs.
+
+A sheet of samples, with or without what is annotated on them.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,31 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from PIL import Image
+import torch
+from matplotlib import colormaps
+from PIL import Image, ImageDraw
 from torch import Tensor
+
+from dapl.data.sample import Sample
+from dapl.data.transforms import fit
 
 Stop = tuple[float, int, int, int, float]
 """Value in [0, 1], red, green, blue, opacity."""
 
 HEAT: tuple[Stop, ...] = (
-    (0.0, 12, 10, 40, 0.55), (0.45, 50, 10, 70, 0.42), (0.7, 200, 40, 50, 0.3), (0.88, 255, 130, 10, 0.38),
+    (0.0, 12, 10, 40, 0.55),
+    (0.45, 50, 10, 70, 0.42),
+    (0.7, 200, 40, 50, 0.3),
+    (0.88, 255, 130, 10, 0.38),
     (1.0, 255, 230, 80, 0.6),
-)  # fmt: skip
+)
 """Where a prototype is active: a dark veil elsewhere, so that it shows on a picture of any colour."""
 ATTENTION: tuple[Stop, ...] = (
-    (0.0, 8, 12, 40, 0.6), (0.25, 15, 60, 140, 0.5), (0.6, 30, 170, 220, 0.4), (1.0, 190, 255, 245, 0.7)
-)  # fmt: skip
+    (0.0, 8, 12, 40, 0.6),
+    (0.25, 15, 60, 140, 0.5),
+    (0.6, 30, 170, 220, 0.4),
+    (1.0, 190, 255, 245, 0.7),
+)
 """From where attention took its values."""
 _OVERLAY_SIDE = 75
 """Overlays are smooth: a third of the resolution of a picture is enough for them, at a ninth of the bytes."""
@@ -52,11 +66,11 @@ def data_uri(content: bytes, kind: str) -> str:
 
 def blended(image: Tensor, values: Tensor, stops: tuple[Stop, ...] = HEAT) -> Image.Image:
     """The picture (uint8 3×S×S) under the overlay of a map of any size."""
-    picture = picture_of(image)
+    under = picture_of(image)
     colours = palette(stops)
-    levels = Image.fromarray(levels_of(values)).resize(picture.size, Image.Resampling.BICUBIC)
+    levels = Image.fromarray(levels_of(values)).resize(under.size, Image.Resampling.BICUBIC)
     layer = Image.fromarray(colours[np.asarray(levels)])
-    return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
+    return Image.alpha_composite(under.convert("RGBA"), layer).convert("RGB")
 
 
 def picture_of(image: Tensor) -> Image.Image:
@@ -87,3 +101,43 @@ def percentage(share: float) -> str:
 def signed(value: float) -> str:
     """Three decimals, with a minus that is as wide as a plus."""
     return f"{value:.3f}".replace("-", "−")
+
+
+def contact_sheet(samples: Sequence[Sample], columns: int, tile: int = 128, annotations: bool = False) -> Image.Image:
+    """Samples in rows, each fitted to a square tile; with ``annotations`` parts are tinted and keypoints dotted."""
+    rows = -(-len(samples) // columns)
+    sheet = Image.new("RGB", (columns * tile, rows * tile), "white")
+    for number, sample in enumerate(samples):
+        fitted = fit(sample, tile)
+        picture = draw_annotations(fitted) if annotations else Image.fromarray(_pixels(fitted))
+        sheet.paste(picture, (number % columns * tile, number // columns * tile))
+    return sheet
+
+
+def draw_annotations(sample: Sample, strength: float = 0.6) -> Image.Image:
+    """Parts (or, without them, the foreground) tinted, visible keypoints dotted, the box outlined."""
+    pixels = _pixels(sample).astype(np.float32)
+    masks = sample.part_masks if sample.part_masks is not None else sample.mask
+    if masks is not None:
+        for part, mask in enumerate(masks.reshape(-1, *pixels.shape[:2]).numpy().astype(bool)):
+            pixels[mask] = pixels[mask] * (1 - strength) + np.array(part_colour(part)) * strength
+    picture = Image.fromarray(pixels.round().astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    if sample.box is not None:
+        draw.rectangle(torch.as_tensor(sample.box)[0].tolist(), outline=(255, 255, 255))
+    if sample.keypoints is not None and sample.visible is not None:
+        for part, (x, y) in enumerate(torch.as_tensor(sample.keypoints).tolist()):
+            if sample.visible[part]:
+                draw.ellipse((x - 2, y - 2, x + 2, y + 2), fill=part_colour(part), outline="white")
+    return picture
+
+
+def part_colour(part: int) -> tuple[int, int, int]:
+    """The colour of a part, the same in every picture; twenty of them before they repeat."""
+    red, green, blue, _ = colormaps["tab20"](part % 20)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def _pixels(sample: Sample) -> np.ndarray:
+    """uint8 H×W×3."""
+    return np.ascontiguousarray(torch.as_tensor(sample.image).permute(1, 2, 0).numpy())

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dapl.errors import DaplError
-from dapl.explain.parts import PictureFacts, foreground_shares, name_parts
+from dapl.common.errors import DaplError
+from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
 from dapl.metrics.functional import activation_regions, upsample
 from dapl.models.contract import Output, PrototypeModel
-from dapl.training.records import PrototypeRecord, bounding_boxes
+from dapl.runs.records import PrototypeRecord, bounding_boxes
 
 BACKGROUND_BELOW = 0.5
 """A prototype is flagged when less of it than this lies on the object."""
@@ -177,7 +177,7 @@ def explain(
     classes: Sequence[int] | None = None,
     top: int = 10,
     switched_off: Collection[int] = (),
-    facts: PictureFacts | None = None,
+    facts: ImageFacts | None = None,
 ) -> Explanation:
     """One picture, uint8 3×S×S: one model pass. As `explanations` otherwise."""
     seen = see(model, image.unsqueeze(0))
@@ -194,7 +194,7 @@ def explanations(
     classes: Sequence[Sequence[int]] | None = None,
     top: int = 10,
     switched_off: Collection[int] = (),
-    facts: Sequence[PictureFacts | None] | None = None,
+    facts: Sequence[ImageFacts | None] | None = None,
 ) -> list[Explanation]:
     """Of each picture that was seen, without another pass.
 
@@ -221,9 +221,7 @@ def explanations(
             for c in shown
         ]
         groups = model.prototypes.groups
-        found.append(
-            Explanation(seen.images[row], known.classes, logits[row], probabilities, evidence, groups, silent)
-        )  # fmt: skip
+        found.append(Explanation(seen.images[row], known.classes, logits[row], probabilities, evidence, groups, silent))
     return found
 
 
@@ -275,7 +273,7 @@ def _look(
     row: int,
     listed: list[int],
     known: Known,
-    facts: Sequence[PictureFacts | None] | None,
+    facts: Sequence[ImageFacts | None] | None,
 ) -> dict[int, _Look]:
     """All listed prototypes at once on picture ``row``."""
     if not listed:

@@ -105,9 +105,11 @@ def _draw_class(
 ) -> None:
     canvas.text(left, top, evidence.class_name, 15, bold=True, room=width)
     canvas.text(left, top + 20, f"{percentage(evidence.probability)}, logit {signed(evidence.logit)}", 11, _QUIET)
-    heads = ("this region …", "… with values from …", "… looks like this patch") if tiles == 3 else (
-        "this region …", "… looks like this patch"
-    )  # fmt: skip
+    heads = (
+        ("this region …", "… with values from …", "… looks like this patch")
+        if tiles == 3
+        else ("this region …", "… looks like this patch")
+    )
     for number, text in enumerate((*heads, "similarity × weight = contribution")):
         canvas.text(left + number * (_TILE + _GAP), top + 42, text, 9, _QUIET, room=_TEXT if number == tiles else _TILE)
     strongest = max((abs(row.contribution) for e in explanation.classes for row in e.rows), default=1.0) or 1.0

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dapl.data.annotations import Annotations
+from dapl.batches.cache import Annotations
 from dapl.data.sample import Sample
 from dapl.metrics.functional import assign, overlap, region_background_share, visible_parts
-from dapl.metrics.parts import part_masks
+from dapl.metrics.functional.parts import part_masks
 
 TAU = 0.2
 """A region lies on a part when it covers more than this share of it, as in Coverage."""
 
 
 @dataclass(frozen=True)
-class PictureFacts:
+class ImageFacts:
     """What is known of one picture of S×S pixels, as the model sees it; K parts."""
 
     mask: Tensor | None = None
@@ -31,13 +31,13 @@ class PictureFacts:
     """K."""
 
 
-def facts_of(sample: Sample, names: Sequence[str]) -> PictureFacts:
+def facts_of(sample: Sample, names: Sequence[str]) -> ImageFacts:
     """Of a sample that was fitted to the model's size: its own part masks, else discs around its keypoints."""
     mask = None if sample.mask is None else sample.mask.as_subclass(Tensor).bool()
     if sample.part_masks is not None and names:
         return _with_parts(sample.part_masks.as_subclass(Tensor).bool(), None, mask, names)
     if sample.keypoints is None or not names:
-        return PictureFacts(mask, names=names)
+        return ImageFacts(mask, names=names)
     points = sample.keypoints.as_subclass(Tensor)
     seen = torch.ones(len(points), dtype=torch.bool) if sample.visible is None else sample.visible
     box = None if sample.box is None else sample.box.as_subclass(Tensor)[0]
@@ -66,11 +66,11 @@ def nearest_part(
     return names[int(distance.norm(dim=1).masked_fill(~near, torch.inf).argmin())]
 
 
-def _with_parts(parts: Tensor, seen: Tensor | None, mask: Tensor | None, names: Sequence[str]) -> PictureFacts:
-    return PictureFacts(mask, parts, visible_parts(parts, seen), names)
+def _with_parts(parts: Tensor, seen: Tensor | None, mask: Tensor | None, names: Sequence[str]) -> ImageFacts:
+    return ImageFacts(mask, parts, visible_parts(parts, seen), names)
 
 
-def name_parts(regions: Tensor, facts: PictureFacts | None) -> list[str | None]:
+def name_parts(regions: Tensor, facts: ImageFacts | None) -> list[str | None]:
     """For each region (bool M×S×S) the part that it covers most of; None where it lies on none, or none is known.
 
     Of parts that are covered alike (small ones mostly lie inside a region) the one nearest to its centre is taken.
@@ -85,7 +85,7 @@ def name_parts(regions: Tensor, facts: PictureFacts | None) -> list[str | None]:
     return [facts.names[k] if assigned[m, k] else None for m, k in enumerate(best)]
 
 
-def foreground_shares(regions: Tensor, facts: PictureFacts | None) -> list[float | None]:
+def foreground_shares(regions: Tensor, facts: ImageFacts | None) -> list[float | None]:
     """The share of each region (bool M×S×S) that lies on the object; None where that is not known."""
     if facts is None or facts.mask is None:
         return [None] * len(regions)

@@ -11,16 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dapl.batches.cache import (
+    AnnotationReader,
+    Annotations,
+    Pixels,
+    base_rows,
+    load_pixels,
+    open_annotations,
+    pixels_key,
+    stacked,
+)
+from dapl.common.errors import DaplError
+from dapl.common.files import expand_path
 from dapl.config import Config
-from dapl.data.annotations import AnnotationReader, Annotations, open_annotations, stacked
 from dapl.data.build import build_splits
-from dapl.data.pixels import Pixels, base_rows, load_pixels, pixels_key
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
-from dapl.errors import DaplError
 from dapl.explain.parts import nearest_part
-from dapl.files import expand_path
-from dapl.training.records import PrototypeRecord
+from dapl.runs.records import PrototypeRecord
 
 Box = tuple[int, int, int, int]
 _REGION_SIDE = 0.05**0.5
@@ -52,9 +60,7 @@ class Patch:
         x = min(max(0, (left + right - side) // 2), width - side)
         y = min(max(0, (top + bottom - side) // 2), height - side)
         cut = self.image[:, y : y + side, x : x + side]
-        return Patch(
-            cut, (max(0, left - x), max(0, top - y), min(side, right - x), min(side, bottom - y))
-        )  # fmt: skip
+        return Patch(cut, (max(0, left - x), max(0, top - y), min(side, right - x), min(side, bottom - y)))
 
 
 class PatchSource(Protocol):

@@ -10,20 +10,20 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from dapl.batches.run_data import RunData
+from dapl.common.files import replacing
+from dapl.common.progress import Reporter
 from dapl.config import Config, RuntimeConfig
-from dapl.files import replacing
-from dapl.loading import LoadedRun, load_run
 from dapl.metrics.functional import activation_regions
-from dapl.progress import Reporter
-from dapl.training.lanes import Lanes
-from dapl.training.launch import make_fabric
-from dapl.training.records import PrototypeRecord
+from dapl.processes.launch import make_fabric
+from dapl.runs.loading import LoadedRun, load_run
+from dapl.runs.records import PrototypeRecord
 
 _MARGIN, _TITLE, _CAPTION = 6, 22, 15
 _GREEN, _RED, _GREY = (60, 220, 90), (235, 60, 60), (150, 150, 150)
 
 
-def prototype_sheet(loaded: LoadedRun, lanes: Lanes, classes: int = 20, tile: int = 112) -> Image.Image:
+def prototype_sheet(loaded: LoadedRun, run_data: RunData, classes: int = 20, tile: int = 112) -> Image.Image:
     """One row a class, one tile a prototype: its source picture, bright where the prototype is active.
 
     Outline green: grounded; red: no patch had enough foreground; grey: removed. Only the first ``classes``.
@@ -32,7 +32,7 @@ def prototype_sheet(loaded: LoadedRun, lanes: Lanes, classes: int = 20, tile: in
     for record in loaded.records:
         groups.setdefault(record.classes[0], []).append(record)
     shown = dict(list(groups.items())[:classes])
-    tiles = render_sources(loaded, lanes, [record for records in shown.values() for record in records], tile)
+    tiles = render_sources(loaded, run_data, [record for records in shown.values() for record in records], tile)
     columns = max(len(records) for records in shown.values())
     row_height = _TITLE + tile + _CAPTION + _MARGIN
     width = columns * (tile + _MARGIN) + _MARGIN
@@ -57,10 +57,10 @@ def _caption(record: PrototypeRecord) -> str:
 
 
 def render_sources(
-    loaded: LoadedRun, lanes: Lanes, records: Sequence[PrototypeRecord], tile: int
+    loaded: LoadedRun, run_data: RunData, records: Sequence[PrototypeRecord], tile: int
 ) -> dict[int, Image.Image]:
     """A tile for each prototype, by index. One backbone pass a *picture*, however many prototypes came from it."""
-    dataset = lanes.dataset("train")
+    dataset = run_data.dataset("train")
     position = {name: index for index, name in enumerate(dataset.names)}
     by_image: dict[int, list[PrototypeRecord]] = {}
     tiles = {}
@@ -70,7 +70,7 @@ def render_sources(
         else:
             by_image.setdefault(position[record.image], []).append(record)
     order = torch.tensor(sorted(by_image)).split(loaded.config.runtime.evaluation_batch) if by_image else ()
-    for batch in lanes.pictures("train").batches(order):
+    for batch in run_data.images("train").batches(order):
         assert batch.images is not None
         with torch.inference_mode():
             device = loaded.model.prototypes.vectors.device
@@ -87,10 +87,10 @@ def render_sources(
 
 def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, tile: int) -> Image.Image:
     """image uint8 3×S×S, dimmed outside region (bool S×S), whose outline tells how the prototype is grounded."""
-    picture = spotlight(image, region)
+    lit = spotlight(image, region)
     if not record.kept:
-        picture = picture.convert("L").convert("RGB")
-    pixels = np.array(picture)
+        lit = lit.convert("L").convert("RGB")
+    pixels = np.array(lit)
     pixels[outline(region).numpy()] = _GREY if not record.kept else _RED if record.grounded is False else _GREEN
     return Image.fromarray(pixels).resize((tile, tile), Image.Resampling.LANCZOS)
 
@@ -111,8 +111,8 @@ def write_sheet(folder: Path, config: Config | None = None) -> Path:
     """Draw prototypes.png of a finished run."""
     loaded = load_run(folder, config=config)
     fabric = make_fabric(loaded.config.model_copy(update={"runtime": RuntimeConfig(accelerator="cpu")}))
-    lanes = Lanes(loaded.config, fabric, Reporter(quiet=True))
-    sheet = prototype_sheet(loaded, lanes)
+    run_data = RunData(loaded.config, fabric, Reporter(quiet=True))
+    sheet = prototype_sheet(loaded, run_data)
     with replacing(loaded.run.sheet_file) as temporary:
         sheet.save(temporary, format="PNG", optimize=True)
     return loaded.run.sheet_file

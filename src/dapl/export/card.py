@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dapl.export.layout import METRICS, ONNX, PICTURES, WALL
+from dapl.export.layout import IMAGES, METRICS, ONNX, WALL
 
 if TYPE_CHECKING:
     from dapl.export.hub import ExportedModel
@@ -75,7 +75,7 @@ def _about(exported: ExportedModel) -> str:
     ]
     if count:
         lines[-1] += (
-            f" It compares parts of a picture with {kept} prototypes, each of them a patch of a training picture, and "
+            f" It compares parts of an image with {kept} prototypes, each of them a patch of a training image, and "
             "its logits are sums of similarity × weight: every decision can be taken apart into what looked like what."
         )
     names = ", ".join(config.classes[:10]) + (
@@ -86,11 +86,11 @@ def _about(exported: ExportedModel) -> str:
 
 def _use(exported: ExportedModel, with_onnx: bool) -> str:
     size, how = exported.config.data.image_size, _FITTED[exported.config.data.fit]
-    explain = ['model.explain("picture.jpg").save("why.html")'] if len(exported.model.prototypes) else []
-    code = ["import dapl", 'model = dapl.load("FOLDER")', 'print(model.predict("picture.jpg"))', *explain]
+    explain = ['model.explain("image.jpg").save("why.html")'] if len(exported.model.prototypes) else []
+    code = ["import dapl", 'model = dapl.load("FOLDER")', 'print(model.predict("image.jpg"))', *explain]
     text = ["## Use", "", "With `dapl` installed and `FOLDER` the folder of this file:", "", "```python", *code, "```"]
     text += ["", "From the hub, by its name, the model is `dapl.export.hub.ExportedModel.from_pretrained(NAME)`."]
-    text += ["", f"Pictures are {how} of {size}×{size} pixels; normalisation is inside the model."]
+    text += ["", f"Images are {how} of {size}×{size} pixels; normalisation is inside the model."]
     if with_onnx:
         text += [
             "",
@@ -112,15 +112,22 @@ def _numbers(exported: ExportedModel) -> str:
         return "## Numbers\n\nNothing was measured before the export."
     protocol = (exported.metrics or {}).get("protocol", {})
     where = f"{protocol.get('data', 'data')}, {protocol.get('split', 'test')} split"
-    if isinstance(protocol.get("pictures"), int):
-        where += f", {protocol['pictures']} pictures"
+    if isinstance(protocol.get("images"), int):
+        where += f", {protocol['images']} images"
     rows = [
         f"| {_ROWS[name]} | {_shown(name, number['value'])} | {_interval(name, number)} |" for name, number in measured
     ]
     return "\n".join(
-        ["## Numbers", "", f"On {where}; `{METRICS}` has all of them and the protocol.", "",
-         "| | value | 95 % interval |", "|---|---|---|", *rows]
-    )  # fmt: skip
+        [
+            "## Numbers",
+            "",
+            f"On {where}; `{METRICS}` has all of them and the protocol.",
+            "",
+            "| | value | 95 % interval |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
 
 
 def _measured(metrics: Mapping[str, Any] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -150,9 +157,9 @@ def _interval(name: str, number: Mapping[str, Any]) -> str:
 
 
 def _prototypes(exported: ExportedModel) -> str:
-    if not exported.pictures:
+    if not exported.images:
         return ""
-    text = ["## Prototypes", "", f"`{PICTURES}/` holds the patch of each; `prototypes.json` says where it came from."]
+    text = ["## Prototypes", "", f"`{IMAGES}/` holds the patch of each; `prototypes.json` says where it came from."]
     if exported.wall is not None:
         text += ["", f"![Prototypes, one row a class]({WALL})"]
     return "\n".join(text)

@@ -1,4 +1,7 @@
-"""A model with all that it needs to predict and to explain itself, as a folder in Hugging Face Hub format."""
+"""Upload an exported folder to the Hugging Face Hub.
+
+A model with all that it needs to predict and to explain itself, as a folder in Hugging Face Hub format.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import huggingface_hub
 import safetensors.torch
 import torch
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
+from dapl.common.files import replacing, write_json, write_text
+from dapl.explain.classifier import Classifier, about
+from dapl.explain.evidence import Known
 from dapl.export.card import model_card
+from dapl.export.images import MAX_BYTES, ExportedImage, ExportedPatches
 from dapl.export.layout import (
     CARD,
     CONFIG,
+    IMAGES,
     METRICS,
-    PICTURES,
     RECORDS,
     WALL,
     WEIGHTS,
@@ -28,24 +36,50 @@ from dapl.export.layout import (
     ExportRecords,
     PatchRecord,
     first_line,
-    picture_name,
+    image_name,
     read_config,
     read_json,
     read_records,
+    staged,
 )
-from dapl.export.pictures import MAX_BYTES, ExportedPatches, Picture
-from dapl.export.staging import staged
-from dapl.files import replacing, write_json, write_text
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.weights import hub_or_cache
-from dapl.training.checkpoint import restore_model
-from dapl.training.records import PrototypeRecord
+from dapl.runs.checkpoint import restore_model
+from dapl.runs.records import PrototypeRecord
 
-if TYPE_CHECKING:
-    from dapl.api import Classifier
 
-_DOWNLOADED = (CONFIG, WEIGHTS, RECORDS, METRICS, f"{PICTURES}/*.jpg")
+def check_push(name: str, formats: Sequence[str] = ("hub",)) -> None:
+    """What can be known before anything is computed: the format, the name, and that somebody is logged in."""
+    if "hub" not in formats:
+        raise DaplError(f"--push {name}: the hub takes hub format; add it, --format {','.join((*formats, 'hub'))}.")
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise DaplError(f"--push {name}: not a name of the hub, such as user/model ({error}).") from error
+    if huggingface_hub.get_token() is None:
+        raise DaplError(
+            f"--push {name}: nobody is logged in to the hub; run `hf auth login`, or set HF_TOKEN to a token that may "
+            "write. Without --push the folder is written all the same."
+        )
+
+
+def push_folder(folder: Path, name: str, private: bool = False) -> str:
+    """Make the repository where there is none, upload everything in one commit, return its address."""
+    check_push(name)
+    api = huggingface_hub.HfApi(library_name="dapl")
+    try:
+        repository = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(folder_path=folder, repo_id=repository.repo_id, commit_message="Export from dapl")
+    except Exception as error:  # the hub client raises a class of its own for each way in which it can fail
+        raise DaplError(
+            f"--push {name}: the hub at {huggingface_hub.constants.ENDPOINT} did not take it ({type(error).__name__}: "
+            f"{first_line(error)}); the folder {folder} is whole, `hf upload {name} {folder}` tries again."
+        ) from error
+    return str(repository)
+
+
+_DOWNLOADED = (CONFIG, WEIGHTS, RECORDS, METRICS, f"{IMAGES}/*.jpg")
 """What is fetched from the hub, and all that is ever read."""
 
 
@@ -57,7 +91,7 @@ class ExportedModel:
     """In evaluation mode, on the CPU."""
     config: ExportConfig
     records: list[PrototypeRecord] = field(default_factory=list)
-    pictures: dict[int, Picture] = field(default_factory=dict)
+    images: dict[int, ExportedImage] = field(default_factory=dict)
     """The patch of each prototype by its index."""
     metrics: dict[str, Any] | None = None
     """As `dapl evaluate` wrote them; None where nothing was measured."""
@@ -70,21 +104,27 @@ class ExportedModel:
 
     @property
     def patches(self) -> ExportedPatches:
-        return ExportedPatches(self.pictures)
+        return ExportedPatches(self.images)
 
     @cached_property
     def classifier(self) -> Classifier:
         """With ``predict`` and ``explain``."""
-        from dapl.api import Classifier
-
-        return Classifier.of_export(self)
+        model, data = self.config.model, self.config.data
+        return Classifier(
+            self.model,
+            Known(self.classes, self.records),
+            data.image_size,
+            data.fit,
+            about(model.system, model.backbone.name, data.name),
+            self.patches,
+        )
 
     def predict(self, image: Any, **options: Any) -> Any:
-        """As `dapl.api.Classifier.predict`."""
+        """As `dapl.explain.classifier.Classifier.predict`."""
         return self.classifier.predict(image, **options)
 
     def explain(self, image: Any, **options: Any) -> Any:
-        """As `dapl.api.Classifier.explain`."""
+        """As `dapl.explain.classifier.Classifier.explain`."""
         return self.classifier.explain(image, **options)
 
     def save_pretrained(self, folder: Path | str) -> Path:
@@ -101,11 +141,11 @@ class ExportedModel:
             safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
         (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
         write_json(folder / CONFIG, self.config.model_dump(mode="json"))
-        shown = [PatchRecord(index=j, box=p.box, part=p.part) for j, p in sorted(self.pictures.items())]
+        shown = [PatchRecord(index=j, box=p.box, part=p.part) for j, p in sorted(self.images.items())]
         write_json(folder / RECORDS, ExportRecords(prototypes=self.records, patches=shown).to_json())
-        (folder / PICTURES).mkdir(exist_ok=True)
-        for index, picture in self.pictures.items():
-            (folder / PICTURES / picture_name(index)).write_bytes(picture.jpeg)
+        (folder / IMAGES).mkdir(exist_ok=True)
+        for index, exported in self.images.items():
+            (folder / IMAGES / image_name(index)).write_bytes(exported.jpeg)
         if self.wall is not None:
             (folder / WALL).write_bytes(self.wall)
         if self.metrics is not None:
@@ -121,8 +161,6 @@ class ExportedModel:
     def push_to_hub(self, name: str, private: bool = False) -> str:
         """Save to a temporary folder and upload that; returns the address."""
         import tempfile
-
-        from dapl.export.push import push_folder
 
         with tempfile.TemporaryDirectory() as folder:
             return push_folder(self.save_pretrained(Path(folder) / "model"), name, private)
@@ -148,7 +186,7 @@ def load_exported(folder: Path | str) -> ExportedModel:
         model.eval().requires_grad_(False),
         config,
         records.prototypes,
-        _read_pictures(folder / PICTURES, records.patches),
+        _read_images(folder / IMAGES, records.patches),
         metrics if isinstance(metrics, dict) else None,
     )
 
@@ -178,13 +216,13 @@ def _check_records(records: ExportRecords, model: PrototypeModel, folder: Path) 
         )
 
 
-def _read_pictures(folder: Path, patches: Sequence[PatchRecord]) -> dict[int, Picture]:
+def _read_images(folder: Path, patches: Sequence[PatchRecord]) -> dict[int, ExportedImage]:
     """What is listed and there. Names are made from numbers, so nothing outside the folder is opened."""
     found = {}
     for patch in patches:
-        path = folder / picture_name(patch.index)
+        path = folder / image_name(patch.index)
         if path.is_file() and path.stat().st_size <= MAX_BYTES:
-            found[patch.index] = Picture(path.read_bytes(), patch.box, patch.part)
+            found[patch.index] = ExportedImage(path.read_bytes(), patch.box, patch.part)
     return found
 
 

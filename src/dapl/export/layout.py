@@ -1,6 +1,6 @@
 """What an exported folder holds and what its small files say. No file of it can run code.
 
-config.json         which model, its classes, how pictures are brought to it
+config.json         which model, its classes, how images are brought to it
 model.safetensors   its weights
 prototypes.json     where each prototype came from, and the part that its patch shows
 prototypes/         the patch of each prototype, one JPEG each, so that explanations need no training data
@@ -8,29 +8,35 @@ prototypes.png      the wall of prototypes, for the model card
 metrics.json        what `dapl evaluate` measured
 README.md           the model card
 model.onnx          the same model for ONNX Runtime
+
+A folder that appears whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
-from dapl.errors import DaplError
-from dapl.training.records import PrototypeRecord
+from dapl.runs.records import PrototypeRecord
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD, METRICS = "config.json", "model.safetensors", "README.md", "metrics.json"
-RECORDS, PICTURES, WALL, ONNX = "prototypes.json", "prototypes", "prototypes.png", "model.onnx"
-NAMES = (CONFIG, WEIGHTS, CARD, METRICS, RECORDS, PICTURES, WALL, ONNX)
+RECORDS, IMAGES, WALL, ONNX = "prototypes.json", "prototypes", "prototypes.png", "model.onnx"
+NAMES = (CONFIG, WEIGHTS, CARD, METRICS, RECORDS, IMAGES, WALL, ONNX)
 
 
 class ExportData(BaseModel):
-    """How a picture is brought to the model, under the names that the data section of a run's config has."""
+    """How an image is brought to the model, under the names that the data section of a run's config has."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -55,12 +61,12 @@ class ExportConfig(BaseModel):
 
 
 class PatchRecord(BaseModel):
-    """A picture in prototypes/."""
+    """An image in prototypes/."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     index: int = Field(ge=0)
-    box: tuple[int, int, int, int] | None = Field(None, description="The prototype's region in its picture, in pixels.")
+    box: tuple[int, int, int, int] | None = Field(None, description="The prototype's region in its image, in pixels.")
     part: str | None = Field(None, description="The annotated part that it shows.")
 
 
@@ -79,7 +85,7 @@ class ExportRecords(BaseModel):
         }
 
 
-def picture_name(prototype: int) -> str:
+def image_name(prototype: int) -> str:
     """Of the file in prototypes/. Made from the number, never read from a file: no export can name another path."""
     return f"{prototype:05d}.jpg"
 
@@ -123,3 +129,45 @@ def _validated(kind: type[Any], values: Any, path: Path) -> Any:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the file"
         raise DaplError(f"{path}: {field}: {first['msg']}; export the run anew.") from error
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder beside ``folder``; on success it takes its place, on failure nothing has changed.
+
+    Only an earlier export may be replaced: a folder with anything else in it is refused.
+    """
+    check_replaceable(folder)
+    stage, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{what}.tmp") for what in ("new", "old"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir()
+    try:
+        yield stage
+        check_replaceable(folder)  # it may have come while we worked
+        _swap(stage, folder, old)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def check_replaceable(folder: Path) -> None:
+    if not folder.exists():
+        return
+    foreign = [] if not folder.is_dir() else sorted(path.name for path in folder.iterdir() if path.name not in NAMES)
+    if not folder.is_dir() or foreign:
+        what = f"holds {foreign[0]}, which no export does" if foreign else "is not a folder"
+        raise DaplError(f"{folder}: {what}; name a new folder with --out.")
+
+
+def _swap(stage: Path, folder: Path, old: Path) -> None:
+    """``stage`` takes the place of ``folder``; should that fail, what was there is put back."""
+    if not folder.exists():
+        os.replace(stage, folder)
+        return
+    os.replace(folder, old)
+    try:
+        os.replace(stage, folder)
+    except OSError:
+        os.replace(old, folder)
+        raise

@@ -1,4 +1,7 @@
-"""A model as an ONNX file, compared with PyTorch on real pictures before it gets its name."""
+"""A model as a plain function of pixels, without what only training needs: what the ONNX file computes.
+
+A model as an ONNX file, compared with PyTorch on real images before it gets its name.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,54 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dapl.errors import DaplError
-from dapl.export.graph import InferenceGraph
+from dapl.common.errors import DaplError
+from dapl.common.files import replacing
 from dapl.export.layout import first_line
-from dapl.files import replacing
 from dapl.models.contract import PrototypeModel
 
 if TYPE_CHECKING:
     import onnxruntime
+
+
+class InferenceGraph(nn.Module):
+    """images float B×3×S×S in [0, 1] → logits B×C, scores B×P, activation maps B×P×H×W.
+
+    A system without prototypes has no maps; its scores are whatever its classifier reads.
+
+    Distances are taken in double precision: ‖z‖² − 2z·p + ‖p‖² of floats is off by about 1e-6, and the log similarity
+    turns 1e-6 near a distance of 0 into 1e-2. One matrix product in double precision costs less than all differences
+    z − p would, and a score is the maximum of its map by construction.
+    """
+
+    def __init__(self, model: PrototypeModel) -> None:
+        """The model itself is left as it is."""
+        super().__init__()
+        self.model = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+        self.compared = _with_double_prototypes(self.model)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return ("logits", "scores", "maps")[: 3 if len(self.model.prototypes) else 2]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        features = self.model.backbone(images)
+        if len(self.model.prototypes) == 0:
+            output = self.model.from_features(features)
+            return output.logits, output.scores
+        maps = self.compared.maps(self.model.embed(features)).float()
+        scores = maps.flatten(2).amax(2)
+        return self.model.classify(scores), scores, maps
+
+
+def _with_double_prototypes(model: PrototypeModel) -> PrototypeModel:
+    """The same modules but for the prototypes, which are a copy in double precision."""
+    twin = copy.copy(model)
+    twin._modules = dict(model._modules)
+    twin.prototypes = copy.deepcopy(model.prototypes).double()
+    return twin
+
 
 LIMIT = 1e-4
 """Largest difference between ONNX Runtime and PyTorch that is let through, of any logit, score or cell of a map."""
@@ -38,7 +79,7 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 def write_onnx(path: Path, model: PrototypeModel, images: Tensor, facts: dict[str, Any]) -> dict[str, float]:
     """Write ``path`` and return the largest difference of each output; a file that differs more is not left behind.
 
-    images: uint8 n×3×S×S, pictures to compare on. ``facts`` go into the file's metadata, texts as they are and all
+    images: uint8 n×3×S×S, images to compare on. ``facts`` go into the file's metadata, texts as they are and all
     else as JSON.
     """
     check_packages()
@@ -122,7 +163,7 @@ def compare(path: Path, model: PrototypeModel, images: Tensor) -> dict[str, floa
     wrong = [f"{name} by {found[name]:.1e}" for name, value in excess.items() if not value <= LIMIT]
     if wrong:
         raise DaplError(
-            f"ONNX Runtime and PyTorch differ on pictures of the run's data: {', '.join(wrong)}, where {LIMIT:g} is "
+            f"ONNX Runtime and PyTorch differ on images of the run's data: {', '.join(wrong)}, where {LIMIT:g} is "
             "allowed. The file was not kept; export with --format hub, or report the backbone and the versions."
         )
     return found
@@ -133,7 +174,7 @@ def _answers(session: onnxruntime.InferenceSession, names: list[str], images: np
         return list(session.run(names, {"images": images}))
     except Exception as error:  # ONNX Runtime's own classes are not part of its interface
         raise DaplError(
-            f"ONNX Runtime fails on {len(images)} pictures ({first_line(error)}). The file was not kept; export with "
+            f"ONNX Runtime fails on {len(images)} images ({first_line(error)}). The file was not kept; export with "
             "--format hub, or report the backbone and the versions."
         ) from error
 
@@ -167,7 +208,7 @@ def open_session(path: Path | str) -> onnxruntime.InferenceSession:
 
 
 def _batches(images: Tensor) -> Iterator[Tensor]:
-    """All pictures, in batches of the sizes of `BATCHES` in turn."""
+    """All images, in batches of the sizes of `BATCHES` in turn."""
     start, turn = 0, 0
     while start < len(images):
         step = BATCHES[turn % len(BATCHES)]

@@ -3,16 +3,22 @@
 - ``sam``: Segment Anything (Kirillov et al., 2023) from a local folder or the hub, by way of transformers;
 - ``grabcut``: GrabCut (Rother et al., 2004) from OpenCV, which needs no weights;
 - ``none``: the rough idea itself.
+
+GrabCut (Rother et al., 2004), by OpenCV: colours inside against colours outside, no weights.
+
+Segment Anything (Kirillov et al., 2023) through transformers: box, points and mask in, the best proposal out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from dapl.errors import DaplError, nearest
+from dapl.common.errors import DaplError, nearest
+from dapl.masks.polygons import bounding_box
 
 METHODS = ("sam", "grabcut", "none")
 
@@ -30,7 +36,7 @@ class Prompt:
 
 
 class Refiner(Protocol):
-    """A picture and a prompt in, a mask out; the same in, the same out."""
+    """An image and a prompt in, a mask out; the same in, the same out."""
 
     name: str
     """One of `METHODS`."""
@@ -41,7 +47,7 @@ class Refiner(Protocol):
 
 
 class Unrefined:
-    """The mask of the prompt, else its box filled, else the whole picture."""
+    """The mask of the prompt, else its box filled, else the whole image."""
 
     name = "none"
 
@@ -56,14 +62,10 @@ def create_refiner(method: str, model: str | None = None) -> Refiner:
     if method not in METHODS:
         raise DaplError(f"there is no refinement '{method}'{nearest(method, METHODS)}")
     if method == "sam":
-        from dapl.masks.sam import SamRefiner
-
         return SamRefiner(model)
     if model is not None:
         raise DaplError(f"a SAM model was given ({model}), but the refinement is '{method}'; give 'sam', or no model.")
     if method == "grabcut":
-        from dapl.masks.grabcut import GrabCutRefiner
-
         return GrabCutRefiner()
     return Unrefined()
 
@@ -75,3 +77,156 @@ def filled_box(box: tuple[float, float, float, float] | None, size: tuple[int, i
     rows, columns = np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5
     x1, y1, x2, y2 = box
     return ((rows >= y1) & (rows < y2))[:, None] & ((columns >= x1) & (columns < x2))[None, :]
+
+
+ITERATIONS = 4
+BAND = 0.08
+"""Half width of the band around the edge of a given mask in which GrabCut decides, as a share of √(its area)."""
+CENTRE = 0.7
+"""Without any prompt, the object is looked for in the middle of the image, in this share of each side."""
+POINT = 0.02
+"""Radius around a given point that is surely on the object, as a share of the image's shorter side."""
+
+
+class GrabCutRefiner:
+    """From the prompt's mask, else its box, else the middle of the image; points are surely on the object."""
+
+    name = "grabcut"
+
+    def __init__(self) -> None:
+        try:
+            import cv2
+        except ImportError as error:
+            raise DaplError(f"GrabCut needs OpenCV ({error}); pip install 'dapl[masks]'.") from error
+        self._cv2: Any = cv2
+
+    def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
+        trimap = self._from_mask(prompt.mask) if prompt.mask is not None else self._from_box(image.shape[:2], prompt)
+        for x, y in [] if prompt.points is None else prompt.points:
+            radius = max(1, round(POINT * min(image.shape[:2])))
+            self._cv2.circle(trimap, (int(x), int(y)), radius, self._cv2.GC_FGD, thickness=-1)
+        inside = (trimap == self._cv2.GC_FGD) | (trimap == self._cv2.GC_PR_FGD)
+        if inside.all() or not inside.any():  # GrabCut needs pixels of both kinds to learn colours from
+            return inside
+        self._cv2.setRNGSeed(0)  # its clusters start at random
+        background, foreground = np.zeros((1, 65)), np.zeros((1, 65))
+        self._cv2.grabCut(
+            np.ascontiguousarray(image[..., ::-1]),
+            trimap,
+            None,
+            background,
+            foreground,
+            ITERATIONS,
+            self._cv2.GC_INIT_WITH_MASK,
+        )
+        return (trimap == self._cv2.GC_FGD) | (trimap == self._cv2.GC_PR_FGD)
+
+    def _from_mask(self, mask: np.ndarray) -> np.ndarray:
+        """Sure beyond the band around the mask's edge, inside and outside; undecided within."""
+        cv2 = self._cv2
+        reach = max(1, round(BAND * float(mask.sum()) ** 0.5))
+        kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * reach + 1, 2 * reach + 1))
+        solid = mask.astype(np.uint8)
+        trimap = np.where(solid, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
+        trimap[cv2.erode(solid, kernel, borderType=cv2.BORDER_REPLICATE) > 0] = cv2.GC_FGD
+        trimap[cv2.dilate(solid, kernel) == 0] = cv2.GC_BGD
+        return trimap
+
+    def _from_box(self, size: tuple[int, int], prompt: Prompt) -> np.ndarray:
+        """Surely background outside the box, undecided inside."""
+        height, width = size
+        margin = (1 - CENTRE) / 2
+        box = prompt.box or (width * margin, height * margin, width * (1 - margin), height * (1 - margin))
+        return np.where(filled_box(box, size), self._cv2.GC_PR_FGD, self._cv2.GC_BGD).astype(np.uint8)
+
+
+DEFAULT_MODEL = "facebook/sam-vit-base"
+CONFIDENCE = 8.0
+"""A mask prompt is a map of log-odds; a pixel inside is given this, one outside its negative."""
+
+
+class SamRefiner:
+    """``model`` is a folder with a saved SamModel and SamProcessor, or a name on the hub."""
+
+    name = "sam"
+
+    def __init__(self, model: str | None = None) -> None:
+        try:
+            import dapl.common.operators  # noqa: F401, I001  (before transformers, which imports torchvision)
+            import torch
+            from transformers import SamModel, SamProcessor
+            from transformers.utils import logging
+        except ImportError as error:
+            raise DaplError(f"SAM needs transformers ({error}); pip install 'dapl[masks]'.") from error
+        from dapl.models.weights import hub_or_cache
+
+        self._torch = torch
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = model or DEFAULT_MODEL
+        logging.disable_progress_bar()
+        try:
+            with hub_or_cache():
+                self._processor: Any = SamProcessor.from_pretrained(model)
+                loaded: Any = SamModel.from_pretrained(model)
+        except Exception as error:  # transformers, the hub and safetensors each have their own
+            raise _unreadable(model, error) from error
+        self._model = loaded.to(self._device).eval()
+
+    def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
+        torch = self._torch
+        box, points = _where(image, prompt)
+        inputs = self._processor(
+            images=image,
+            input_boxes=None if box is None else [[list(box)]],
+            input_points=None if points is None else [[points.tolist()]],
+            return_tensors="pt",
+        )
+        sizes, reshaped = inputs.pop("original_sizes"), inputs.pop("reshaped_input_sizes")
+        inputs = {name: self._moved(value) for name, value in inputs.items()}
+        if prompt.mask is not None:
+            inputs["input_masks"] = self._moved(self._mask_prompt(prompt.mask))
+        with torch.inference_mode():
+            found = self._model(**inputs, multimask_output=True)
+        # 1×1×3×h×w → 1×3×H×W: one image, one prompt, three proposals
+        masks = self._processor.post_process_masks(found.pred_masks.cpu(), sizes, reshaped)[0]
+        return masks[0, int(found.iou_scores[0, 0].argmax())].numpy().astype(bool)
+
+    def _moved(self, value: Any) -> Any:
+        return value.to(self._device, self._torch.float32) if value.is_floating_point() else value.to(self._device)
+
+    def _mask_prompt(self, mask: np.ndarray) -> Any:
+        """float 1×1×S×S, log-odds: placed as the image is, its longer side made S, the rest below or right of it."""
+        torch = self._torch
+        side = 4 * self._model.config.prompt_encoder_config.image_embedding_size
+        scale = side / max(mask.shape)
+        height, width = (max(1, round(length * scale)) for length in mask.shape)
+        soft = torch.from_numpy(mask.astype(np.float32))[None, None]
+        soft = torch.nn.functional.interpolate(soft, (height, width), mode="bilinear", antialias=True)
+        prompt = torch.full((1, 1, side, side), -CONFIDENCE)
+        prompt[..., :height, :width] = (2 * soft - 1) * CONFIDENCE
+        return prompt
+
+
+def _where(image: np.ndarray, prompt: Prompt) -> tuple[tuple[float, float, float, float] | None, np.ndarray | None]:
+    """Box and points of the prompt; SAM wants one of them, so else the mask's box or the centre."""
+    if prompt.box is not None or prompt.points is not None:
+        return prompt.box, prompt.points
+    if prompt.mask is not None and prompt.mask.any():
+        rows, columns = np.nonzero(prompt.mask)
+        x1, y1, x2, y2 = bounding_box(np.stack([columns, rows], axis=1))
+        return (x1, y1, x2 + 1, y2 + 1), None
+    height, width = image.shape[:2]
+    return None, np.array([[width / 2, height / 2]])
+
+
+def _unreadable(model: str, error: Exception) -> DaplError:
+    reason = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].split(". ")[0][:160]
+    if Path(model).is_dir():
+        return DaplError(
+            f"{model}: holds no SAM that transformers can read ({reason}); it takes config.json, processor_config.json "
+            "(or preprocessor_config.json) and model.safetensors."
+        )
+    return DaplError(
+        f"{model}: neither a folder nor a model that the hub gives ({reason}); download SAM's weights and give their "
+        "folder, or refine by grabcut, which needs none."
+    )

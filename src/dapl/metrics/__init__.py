@@ -1,35 +1,49 @@
-"""Interpretability in numbers: pure functions in `functional`, part masks in `parts`, torchmetrics in `classes`."""
+"""Interpretability in numbers: pure functions in `functional`, torchmetrics classes here."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dapl.metrics.parts import part_masks
+from dapl.metrics.functional.parts import part_masks
 
 if TYPE_CHECKING:
     from dapl.metrics.classes import (
         BackgroundBias,
+        Consistency,
         Coverage,
         Diversity,
+        ExplanationSize,
+        Faithfulness,
         Imbalance,
+        ObjectOverlap,
+        OutsideInsideRelevanceRatio,
         PartAssignment,
         PartPrecision,
         PartRecall,
+        Purity,
         Redundancy,
         RegionBackgroundShare,
+        Stability,
     )
 
 __all__ = [
     "BackgroundBias",
+    "Consistency",
     "Coverage",
     "Diversity",
+    "ExplanationSize",
+    "Faithfulness",
     "Imbalance",
+    "ObjectOverlap",
+    "OutsideInsideRelevanceRatio",
     "PartAssignment",
     "PartPrecision",
     "PartRecall",
+    "Purity",
     "Redundancy",
     "RegionBackgroundShare",
+    "Stability",
     "part_masks",
 ]
 

@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
 import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 from dapl.models.weights import StateDict, hub_or_cache, offline_message, resolve_weights
 
 
 class Backbone(nn.Module):
-    """Pictures in, one feature map out; normalisation included, so nothing outside needs to know mean and deviation.
+    """Images in, one feature map out; normalisation included, so nothing outside needs to know mean and deviation.
 
     Stages are counted as timm counts them (−1 is the last). With several, each map is upsampled bilinearly to the
     finest one and the channels are concatenated. A stage whose values are larger then drowns the others (of
     EfficientNet-Lite0's last two, the earlier one's are 2.5 times as large); with ``balance`` each is scaled to the
-    root mean square of the deepest one, picture by picture.
+    root mean square of the deepest one, image by image.
 
     Shapes: images B×3×H0×W0 (uint8, or float in [0, 1]) → features B×D0×H×W.
     """
@@ -82,7 +82,7 @@ class Backbone(nn.Module):
 
 
 def _size_of(maps: Tensor) -> Tensor:
-    """Root mean square of each picture's values, B×1×1×1."""
+    """Root mean square of each image's values, B×1×1×1."""
     return maps.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(torch.finfo(maps.dtype).tiny)
 
 

@@ -43,5 +43,5 @@ class BlackBox(PrototypeModel):
     def class_weights(self) -> Tensor:
         return self.classifier.weight.T
 
-    def parts(self) -> dict[str, nn.Module]:
+    def components(self) -> dict[str, nn.Module]:
         return {"backbone": self.backbone, "classifier": self.classifier}

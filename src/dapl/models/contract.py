@@ -1,4 +1,4 @@
-"""What every system of the zoo meets, so that training, projection, metrics and pictures are written once."""
+"""What every system of the zoo meets, so that training, projection, metrics and images are written once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dapl.models.prototypes import Prototypes
 
 @dataclass(frozen=True)
 class Output:
-    """One forward pass. B pictures, P prototypes, C classes, G groups (heads) of width D on an H×W grid."""
+    """One forward pass. B images, P prototypes, C classes, G groups (heads) of width D on an H×W grid."""
 
     logits: Tensor
     """B×C."""
@@ -53,7 +53,7 @@ class PrototypeModel(nn.Module, ABC):
         """P×C: logit_c = Σ_j scores_j · class_weights[j, c], for every system."""
 
     @abstractmethod
-    def parts(self) -> dict[str, nn.Module]:
+    def components(self) -> dict[str, nn.Module]:
         """Modules by the names that a schedule gives learning rates to; together they hold every parameter."""
 
     def forward(self, images: Tensor) -> Output:
@@ -76,12 +76,12 @@ class PrototypeModel(nn.Module, ABC):
         return self.prototypes.similarity(self.prototypes.distances(embedding, prototypes))
 
     def to_pixels(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
-        """Activation maps on the picture, bicubic: …×H×W → …×size."""
+        """Activation maps on the image, bicubic: …×H×W → …×size."""
         flat = maps.flatten(0, -3).unsqueeze(1)
         return F.interpolate(flat, size=size, mode="bicubic", align_corners=False).view(*maps.shape[:-2], *size)
 
     def evidence_maps(self, features: Tensor, prototypes: Tensor, locations: Tensor) -> Tensor | None:
-        """From where in the picture the embedding at a location took its values, B×M×H×W, each summing to 1.
+        """From where in the image the embedding at a location took its values, B×M×H×W, each summing to 1.
 
         None for a system whose embedding at a location is made of what is there and no more: its activation map says
         all. Shapes: features B×D0×H×W, prototypes and locations long B×M.
@@ -94,7 +94,7 @@ class PrototypeModel(nn.Module, ABC):
 
     @property
     def score_count(self) -> int:
-        """How many scores a picture has, one a prototype but for the black box."""
+        """How many scores an image has, one a prototype but for the black box."""
         return len(self.prototypes)
 
     def penalised_weights(self) -> Tensor:
@@ -106,10 +106,10 @@ class PrototypeModel(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} cannot merge prototypes.")
 
     def facts(self, image_size: int) -> dict[str, Any]:
-        """What a run should say of the model beside its config, as plain values, for pictures of this size."""
+        """What a run should say of the model beside its config, as plain values, for images of this size."""
         return {}
 
     def prototypes_of(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Prototypes of each picture's class, long B×M, and which of them count, bool B×M (see `class_table`)."""
+        """Prototypes of each image's class, long B×M, and which of them count, bool B×M (see `class_table`)."""
         table, counts = self.prototypes.by_class()
         return table[labels], counts[labels]

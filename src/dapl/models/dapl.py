@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dapl.models.addon import Init, regular_addon
-from dapl.models.attention import HeadAttention
 from dapl.models.backbone import Backbone
 from dapl.models.contract import PrototypeModel
+from dapl.models.layers import HeadAttention, Init, regular_addon
 from dapl.models.prototypes import Prototypes
 
 
@@ -60,11 +59,11 @@ class Dapl(PrototypeModel):
         return self.attention.weights(self.addon(features))
 
     def evidence_maps(self, features: Tensor, prototypes: Tensor, locations: Tensor) -> Tensor:
-        pictures = torch.arange(len(features), device=features.device).unsqueeze(1)
-        attention = self.attention_weights(features)[pictures, self.prototypes.group_of[prototypes], locations]
+        images = torch.arange(len(features), device=features.device).unsqueeze(1)
+        attention = self.attention_weights(features)[images, self.prototypes.group_of[prototypes], locations]
         return attention.unflatten(2, features.shape[-2:])
 
-    def parts(self) -> dict[str, nn.Module]:
+    def components(self) -> dict[str, nn.Module]:
         return {
             "backbone": self.backbone,
             "addon": self.addon,

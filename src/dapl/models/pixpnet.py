@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dapl.models.addon import Init, regular_addon
 from dapl.models.backbone import Backbone
 from dapl.models.contract import PrototypeModel
+from dapl.models.layers import Init, regular_addon
 from dapl.models.prototypes import UnitPrototypes
 from dapl.models.receptive import ReceptiveFields, receptive_fields
 
@@ -18,7 +18,7 @@ from dapl.models.receptive import ReceptiveFields, receptive_fields
 class PixPNet(PrototypeModel):
     """Cosine distance, log(1/(d + ε) + 1), and logits that are plain sums over the prototypes of a class.
 
-    How much of the picture a patch has seen is decided by the stage of the backbone; `to_pixels` paints each cell on
+    How much of the image a patch has seen is decided by the stage of the backbone; `to_pixels` paints each cell on
     its exact receptive field.
     """
 
@@ -48,11 +48,11 @@ class PixPNet(PrototypeModel):
         prototypes = self.prototypes
         return (prototypes.membership & prototypes.kept.unsqueeze(1)).to(prototypes.vectors.dtype)
 
-    def parts(self) -> dict[str, nn.Module]:
+    def components(self) -> dict[str, nn.Module]:
         return {"backbone": self.backbone, "addon": self.addon, "prototypes": self.prototypes}
 
     def receptive_fields(self, size: tuple[int, int]) -> ReceptiveFields:
-        """Of the backbone on pictures of this size; found once."""
+        """Of the backbone on images of this size; found once."""
         if size not in self._fields:
             self._fields[size] = receptive_fields(self.backbone, size)
         return self._fields[size]
@@ -65,8 +65,8 @@ class PixPNet(PrototypeModel):
         """Each cell paints a Gaussian on its receptive field, as high as the cell is active; where several meet, the
         highest counts. Outside of all fields it is 0. …×H×W → …×size.
 
-        A field that the picture cuts keeps its Gaussian around the place of the cell, not around the middle of what is
-        left: else all cells of a late stage, whose fields are the whole picture, would paint the same.
+        A field that the image cuts keeps its Gaussian around the place of the cell, not around the middle of what is
+        left: else all cells of a late stage, whose fields are the whole image, would paint the same.
 
         max over (r, c) of a[r, c]·g_r[y]·g_c[x] is taken along one axis after the other: no factor is negative.
         """
@@ -86,7 +86,7 @@ def _max_product(values: Tensor, weights: Tensor) -> Tensor:
 def gaussians(ends: Tensor, size: int) -> Tensor:
     """A Gaussian on each interval [first, end), σ a quarter of its length, 1 at its centre, 0 outside: H×2 → H×size.
 
-    The centre is the middle of the interval; of one that the picture cuts, the place of its cell.
+    The centre is the middle of the interval; of one that the image cuts, the place of its cell.
     """
     place = torch.arange(size, dtype=torch.float64) + 0.5
     first, end = ends.double().unbind(1)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dapl.models.addon import Init, regular_addon
 from dapl.models.backbone import Backbone
 from dapl.models.contract import PrototypeModel
+from dapl.models.layers import Init, regular_addon
 from dapl.models.prototypes import Prototypes
 
 
@@ -59,7 +59,7 @@ class ProtoPNet(PrototypeModel):
         self.prototypes.membership[prototype] = self.prototypes.membership[together].any(0)
         self.prototypes.kept[list(others)] = False
 
-    def parts(self) -> dict[str, nn.Module]:
+    def components(self) -> dict[str, nn.Module]:
         return {
             "backbone": self.backbone,
             "addon": self.addon,

@@ -1,4 +1,4 @@
-"""The prototype layer: where in a picture each prototype finds its nearest patch, and how near that is."""
+"""The prototype layer: where in an image each prototype finds its nearest patch, and how near that is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK_ELEMENTS = 1 << 24
 
 
 class Nearest(NamedTuple):
-    """For each picture and prototype the patch that is nearest. Both B×P; location is row·W + column."""
+    """For each image and prototype the patch that is nearest. Both B×P; location is row·W + column."""
 
     distances: Tensor
     locations: Tensor
@@ -60,7 +60,7 @@ def _at(patches: Tensor, locations: Tensor) -> Tensor:
 def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Index of the patch nearest to each vector, among the allowed ones; no gradient.
 
-    Shapes: patches B×G×D×L, vectors G×D×Q, allowed bool B×L (every picture has at least one) → B×G×Q.
+    Shapes: patches B×G×D×L, vectors G×D×Q, allowed bool B×L (every image has at least one) → B×G×Q.
     """
     patches, vectors = _precise(patches.detach()), _precise(vectors.detach())
     batch, groups, _, places = patches.shape
@@ -160,7 +160,7 @@ class Prototypes(nn.Module):
 
     @_in_full_precision
     def nearest(self, embedding: Tensor, allowed: Tensor | None = None) -> Nearest:
-        """Nearest patch of each prototype in each picture; distances carry gradient.
+        """Nearest patch of each prototype in each image; distances carry gradient.
 
         Shapes: embedding B×G×D×H×W, allowed bool B×H×W or None.
         """
@@ -174,7 +174,7 @@ class Prototypes(nn.Module):
     def distances(self, embedding: Tensor, prototypes: Tensor | None = None) -> Tensor:
         """‖z − p‖² everywhere: B×P×H×W for all prototypes, or B×M×H×W for the M named.
 
-        ``prototypes`` is long M (the same for each picture) or B×M (each picture its own, as those of its class).
+        ``prototypes`` is long M (the same for each image) or B×M (each image its own, as those of its class).
         """
         patches = embedding.flatten(3)
         size = embedding.shape[-2:]

@@ -1,16 +1,16 @@
-"""Exact receptive fields: which pixels of the picture a cell of the feature map can depend on at all."""
+"""Exact receptive fields: which pixels of the image a cell of the feature map can depend on at all."""
 
 from __future__ import annotations
 
 import copy
 from typing import NamedTuple
 
-import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
 import torch
 from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
 from torch import Tensor, nn
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 
 _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU, nn.ELU, nn.Mish)
 
@@ -18,7 +18,7 @@ _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoi
 class ReceptiveFields(NamedTuple):
     """For each row (column) of the feature grid the first pixel row (column) that it sees and the one after the last.
 
-    Fields of cells are rectangles, rows × columns, cut to the picture.
+    Fields of cells are rectangles, rows × columns, cut to the image.
     """
 
     rows: Tensor
@@ -37,17 +37,17 @@ def receptive_fields(backbone: nn.Module, size: tuple[int, int]) -> ReceptiveFie
 
     In the copy every weight is positive, activations pass everything on and maxima are means, so the gradient of a cell
     is not zero exactly where some path leads from a pixel to it, whatever the strides, paddings, branches and
-    concatenations are. Squeeze-and-excitation and attention pool over the whole picture and are seen as such.
+    concatenations are. Squeeze-and-excitation and attention pool over the whole image and are seen as such.
     """
-    with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller draws its pictures in
+    with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller draws its images in
         probe = _transparent(backbone)
-        picture = torch.ones(1, 3, *size, dtype=torch.float64, requires_grad=True)
-        features = probe(picture)[0].sum(0)
+        image = torch.ones(1, 3, *size, dtype=torch.float64, requires_grad=True)
+        features = probe(image)[0].sum(0)
         height, width = features.shape
         rows, columns = torch.zeros(height, 2, dtype=torch.long), torch.zeros(width, 2, dtype=torch.long)
         for cell in range(max(height, width)):  # the diagonal shows every row and every column once
             row, column = min(cell, height - 1), min(cell, width - 1)
-            (gradient,) = torch.autograd.grad(features[row, column], picture, retain_graph=True)
+            (gradient,) = torch.autograd.grad(features[row, column], image, retain_graph=True)
             seen = gradient[0].abs().sum(0) > 0
             if not seen.any():
                 raise DaplError("receptive fields: no pixel is seen to reach a cell; use another backbone or stage.")

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import dapl._torchvision  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
+import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
 import huggingface_hub
 import safetensors.torch
 import timm
@@ -24,8 +24,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dapl.errors import DaplError
-from dapl.files import expand_path
+from dapl.common.errors import DaplError
+from dapl.common.files import expand_path
 
 StateDict = dict[str, Tensor]
 

@@ -1,4 +1,4 @@
-"""`make_masks`: foreground masks for the pictures of a data set that have none, written where they are looked for."""
+"""`make_masks`: foreground masks for the images of a data set that have none, written where they are looked for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from dapl.common.errors import DaplError
+from dapl.common.files import expand_path
+from dapl.common.progress import Reporter
 from dapl.config import CocoData, CubData, DataSection, FolderData
 from dapl.data.build import list_files
 from dapl.data.images import read_image
-from dapl.data.listed import Listing, Record
-from dapl.errors import DaplError
-from dapl.files import expand_path
+from dapl.data.listing import Listing, Record
 from dapl.masks.refine import Prompt, Refiner, create_refiner
-from dapl.progress import Reporter
 
 AROUND_POINTS = 0.25
 """GrabCut looks for the object in the box of its keypoints, wider by this share of it on each side."""
@@ -32,10 +32,10 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Job:
-    """A picture that wants a mask."""
+    """An image that wants a mask."""
 
     name: str
-    picture: Path
+    image: Path
     target: Path
     box: Box | None
     """XYXY."""
@@ -50,20 +50,23 @@ class Made:
     folder: Path
     made: int = 0
     skipped: int = 0
-    """Pictures that have a mask already."""
+    """Images that have a mask already."""
     left: int = 0
-    """Pictures beyond the limit."""
+    """Images beyond the limit."""
     failed: list[tuple[str, str]] = field(default_factory=list)
     """Names, and why."""
 
 
 def make_masks(
-    config: DataSection, method: str = "grabcut", model: str | None = None, limit: int | None = None,
+    config: DataSection,
+    method: str = "grabcut",
+    model: str | None = None,
+    limit: int | None = None,
     quiet: bool = False,
-) -> Made:  # fmt: skip
+) -> Made:
     """``method`` and ``model``: see `create_refiner`. ``limit``: make no more than so many.
 
-    SAM is prompted with box and visible keypoints where there are, else with the centre of the picture. A file that
+    SAM is prompted with box and visible keypoints where there are, else with the centre of the image. A file that
     exists is never written over; what was made stays when this is interrupted, and the next call makes the rest.
     """
     jobs, folder, have = jobs_of(config)
@@ -90,15 +93,15 @@ def _make(job: Job, refiner: Refiner) -> dict[str, Any] | None:
     """What to write down of the mask; None where another process made it in the meantime."""
     if job.target.exists():
         return None
-    image = np.ascontiguousarray(read_image(job.picture).permute(1, 2, 0).numpy())
+    image = np.ascontiguousarray(read_image(job.image).permute(1, 2, 0).numpy())
     kind, prompt = prompt_of(job, refiner.name, (image.shape[0], image.shape[1]))
     mask = refiner(image, prompt)
     share = float(mask.mean())
     if share in (0.0, 1.0):
         found = "no foreground" if share == 0 else "no background"
         raise DaplError(
-            f"{job.picture}: {refiner.name} found {found} from the {kind}; draw {job.target} by hand, or take the "
-            "picture out."
+            f"{job.image}: {refiner.name} found {found} from the {kind}; draw {job.target} by hand, or take the "
+            "image out."
         )
     if not _write_new(job.target, mask):
         return None
@@ -116,7 +119,7 @@ def prompt_of(job: Job, method: str, frame: tuple[int, int]) -> tuple[str, Promp
     if box is not None:
         return "box and keypoints" if points is not None else "box", Prompt(box=box, points=points)
     if points is None:
-        return "centre of the picture", Prompt(points=np.array([[frame[1] / 2, frame[0] / 2]]))
+        return "centre of the image", Prompt(points=np.array([[frame[1] / 2, frame[0] / 2]]))
     return "keypoints", Prompt(box=None if method == "sam" else _clipped(_around(points), frame), points=points)
 
 
@@ -127,7 +130,7 @@ def _around(points: np.ndarray) -> Box:
 
 
 def _clipped(box: Box | None, frame: tuple[int, int]) -> Box | None:
-    """None where nothing of it lies in the picture."""
+    """None where nothing of it lies in the image."""
     if box is None:
         return None
     x1, x2 = (min(max(x, 0.0), frame[1]) for x in (box[0], box[2]))
@@ -160,11 +163,11 @@ def _log(folder: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-# --- which pictures -------------------------------------------------------------------------------------------------
+# --- which images -------------------------------------------------------------------------------------------------
 
 
 def jobs_of(config: DataSection) -> tuple[list[Job], Path, int]:
-    """Pictures without a mask, the folder that masks go to, and how many pictures have one."""
+    """Images without a mask, the folder that masks go to, and how many images have one."""
     if isinstance(config, CubData):
         return _jobs_of_cub(config)
     listing = list_files(config)
@@ -200,8 +203,7 @@ def _jobs_of_coco(listing: Listing, config: CocoData) -> list[Job]:
 
 
 def _jobs_of_cub(config: CubData) -> tuple[list[Job], Path, int]:
-    from dapl.data.cub import choose_classes
-    from dapl.data.cub_files import read_annotations
+    from dapl.data.cub import choose_classes, read_annotations
 
     root = expand_path(config.root, "data.root")
     listed = read_annotations(root)

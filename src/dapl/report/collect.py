@@ -1,4 +1,7 @@
-"""All that the page of a run shows, as plain data and a few image files: no HTML here."""
+"""Values for the page: plain, short, and without a path of the machine.
+
+All that the page of a run shows, as plain data and a few image files: no HTML here.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dapl.batches.features import digest
+from dapl.batches.run_data import RunData, Split
+from dapl.common.errors import DaplError
+from dapl.common.progress import Reporter
 from dapl.config import Config
-from dapl.data.given import hand_over
+from dapl.data.in_memory import hand_over
 from dapl.data.sample import Splits
-from dapl.errors import DaplError
-from dapl.evaluation.protocol import Protocol
-from dapl.loading import LoadedRun, load_run
+from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.models.contract import PrototypeModel
-from dapl.progress import Reporter
-from dapl.report.charts import curves
+from dapl.processes.launch import make_fabric
 from dapl.report.entries import FLAGS, Material, counts, members, offenders, wall
-from dapl.report.glances import glance_over, source_rows, spread_pictures
-from dapl.report.plain import name_of, rounded
-from dapl.report.run_facts import (
+from dapl.report.facts import (
     HEADLINES,
     class_numbers,
+    curves,
     evaluation_of,
     model_facts,
+    name_of,
     not_measured,
     number_rows,
+    rounded,
     training_facts,
 )
-from dapl.report.sheets import heat_sheet, photo_sheet, tile_side
+from dapl.report.glances import glance_over, heat_sheet, photo_sheet, source_rows, spread_pictures, tile_side
 from dapl.report.split_looks import kept_looks
-from dapl.run import Run
-from dapl.training.features import digest
-from dapl.training.lanes import Lanes, Split
-from dapl.training.launch import make_fabric
+from dapl.runs.loading import LoadedRun, load_run
+from dapl.runs.run import Run
 
 PICTURES = 3
 """Pictures of a class that each of its prototypes is shown on."""
@@ -72,26 +75,32 @@ def collect(
     reporter = Reporter(quiet)
     evaluation = evaluation_of(run) or _evaluate(run, config, splits, quiet)
     loaded = load_run(run.folder, config=config)
-    lanes = Lanes(config, make_fabric(config), reporter, splits)
+    run_data = RunData(config, make_fabric(config), reporter, splits)
     split: Split = evaluation["protocol"].get("split", "test")
-    _check_classes(loaded, lanes, split)
-    loaded.model.to(lanes.fabric.device)
-    lanes.shared_backbone = digest(loaded.model.backbone)
-    return _Collecting(loaded, lanes, split, _protocol(evaluation), evaluation, pictures, reporter).report()
+    _check_classes(loaded, run_data, split)
+    loaded.model.to(run_data.fabric.device)
+    run_data.shared_backbone = digest(loaded.model.backbone)
+    return _Collecting(loaded, run_data, split, _protocol(evaluation), evaluation, pictures, reporter).report()
 
 
 class _Collecting:
     def __init__(
-        self, loaded: LoadedRun, lanes: Lanes, split: Split, protocol: Protocol, evaluation: dict[str, Any],
-        pictures: int, reporter: Reporter,
-    ) -> None:  # fmt: skip
-        self.loaded, self.lanes, self.split, self.protocol = loaded, lanes, split, protocol
-        self.evaluation, self.pictures, self.reporter = evaluation, pictures, reporter
+        self,
+        loaded: LoadedRun,
+        run_data: RunData,
+        split: Split,
+        protocol: EvaluationProtocol,
+        evaluation: dict[str, Any],
+        shown_on: int,
+        reporter: Reporter,
+    ) -> None:
+        self.loaded, self.run_data, self.split, self.protocol = loaded, run_data, split, protocol
+        self.evaluation, self.shown_on, self.reporter = evaluation, shown_on, reporter
         self.model: PrototypeModel = loaded.model
         run = loaded.run
         self.looks = kept_looks(
-            run.evaluation_folder / "looks.json", run.best, self.model, lanes, split, protocol, reporter
-        )  # fmt: skip
+            run.evaluation_folder / "looks.json", run.best, self.model, run_data, split, protocol, reporter
+        )
 
     def report(self) -> Report:
         run, config, evaluation = self.loaded.run, self.loaded.config, self.evaluation
@@ -144,21 +153,21 @@ class _Collecting:
         return entries, classes, images
 
     def _material(self) -> Material:
-        lanes, model, records = self.lanes, self.model, self.loaded.records
-        side = min(tile_side(len(model.prototypes)), lanes.config.data.image_size // 16 * 16)
+        run_data, model, records = self.run_data, self.model, self.loaded.records
+        side = min(tile_side(len(model.prototypes)), run_data.config.data.image_size // 16 * 16)
         own = members(model)
-        dataset = lanes.dataset(self.split)
-        chosen = spread_pictures(dataset.labels, len(own), self.pictures)
+        dataset = run_data.dataset(self.split)
+        chosen = spread_pictures(dataset.labels, len(own), self.shown_on)
         on_pictures = {index: own[label] for label, rows in enumerate(chosen) for index in rows}
-        sources = source_rows(records, lanes.dataset("train").names)
+        sources = source_rows(records, run_data.dataset("train").names)
         return Material(
             model=model,
             records=records,
             looks=self.looks,
             parts=dataset.parts,
             chosen=chosen,
-            pictures=glance_over(model, lanes, self.split, on_pictures, self.protocol, side, self.reporter),
-            sources=glance_over(model, lanes, "train", sources, self.protocol, side, self.reporter),
+            pictures=glance_over(model, run_data, self.split, on_pictures, self.protocol, side, self.reporter),
+            sources=glance_over(model, run_data, "train", sources, self.protocol, side, self.reporter),
             source_of={j: index for index, prototypes in sources.items() for j in prototypes},
         )
 
@@ -190,7 +199,7 @@ class _Collecting:
 
     def _heads(self) -> dict[str, Any]:
         """Heads × parts and heads × heads; None where there is nothing to show."""
-        parts = self.lanes.dataset(self.split).parts
+        parts = self.run_data.dataset(self.split).parts
         on_parts = self.looks.heads_on_parts() if len(parts) else torch.zeros(0, 0)
         overlap = self.looks.heads_overlap()
         known = overlap[~overlap.isnan()]
@@ -236,15 +245,15 @@ def _evaluate(run: Run, config: Config, splits: Splits | None, quiet: bool) -> d
     return evaluation_of(run)
 
 
-def _protocol(evaluation: dict[str, Any]) -> Protocol:
+def _protocol(evaluation: dict[str, Any]) -> EvaluationProtocol:
     """The one of the numbers, so that pictures and matrices agree with them; always over pictures."""
     used = evaluation["protocol"]
-    known = {f.name: used[f.name] for f in fields(Protocol) if used.get(f.name) is not None}
-    return Protocol(**known | {"scope": "image"})
+    known = {f.name: used[f.name] for f in fields(EvaluationProtocol) if used.get(f.name) is not None}
+    return EvaluationProtocol(**known | {"scope": "image"})
 
 
-def _check_classes(loaded: LoadedRun, lanes: Lanes, split: Split) -> None:
-    found = list(lanes.dataset(split).classes)
+def _check_classes(loaded: LoadedRun, run_data: RunData, split: Split) -> None:
+    found = list(run_data.dataset(split).classes)
     if found != loaded.classes:
         raise DaplError(
             f"data: the {split} split has {len(found)} classes that are not the {len(loaded.classes)} of the run, or "

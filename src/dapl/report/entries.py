@@ -13,10 +13,10 @@ from torch import Tensor
 from dapl.explain.evidence import BACKGROUND_BELOW
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import class_table
+from dapl.report.facts import name_of, rounded
 from dapl.report.glances import Glance, Seen
-from dapl.report.plain import name_of, rounded
 from dapl.report.split_looks import SplitLooks
-from dapl.training.records import PrototypeRecord
+from dapl.runs.records import PrototypeRecord
 
 DUPLICATE_FROM = 0.5
 """Two prototypes of a class are duplicates when the mean IoU of their regions is at least this."""
@@ -156,8 +156,15 @@ def _source(j: int, material: Material, made: ClassWall, tiles: dict[int, int]) 
     if record.image is None:
         return None
     if index is None:
-        return {"picture": name_of(record.image), "tile": None, "heat": None, "box": None, "part": None, "score": None,
-                "foreground": None}  # fmt: skip
+        return {
+            "picture": name_of(record.image),
+            "tile": None,
+            "heat": None,
+            "box": None,
+            "part": None,
+            "score": None,
+            "foreground": None,
+        }
     seen = material.sources[index]
     if index not in tiles:
         tiles[index] = len(made.photos)

@@ -16,8 +16,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dapl.errors import DaplError
-from dapl.files import write_json, write_text
+from dapl.common.errors import DaplError
+from dapl.common.files import write_json, write_text
 from dapl.report.collect import Report
 
 _STATIC = ("report.css", "report.js")
@@ -54,24 +54,31 @@ class Embedded:
 def render(data: Mapping[str, Any], assets: Linked | Embedded, template: str = "report.html.j2", **extra: Any) -> str:
     """The page. ``extra`` goes to the template as it is."""
     style, script = (static_files()[name].decode("utf-8") for name in _STATIC)
-    return environment().get_template(template).render(
-        report=data,
-        assets=assets,
-        policy=assets.policy(),
-        style=Markup(style),
-        script=Markup(script),
-        blobs={name: base64.b64encode(content).decode("ascii") for name, content in assets.embedded.items()},
-        **extra,
-    )  # fmt: skip
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            report=data,
+            assets=assets,
+            policy=assets.policy(),
+            style=Markup(style),
+            script=Markup(script),
+            blobs={name: base64.b64encode(content).decode("ascii") for name, content in assets.embedded.items()},
+            **extra,
+        )
+    )
 
 
 @cache
 def environment() -> Environment:
     """Jinja's, with everything escaped: names of classes and files are anyone's words."""
     made = Environment(
-        loader=PackageLoader("dapl.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("dapl.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     made.filters["soft"] = soft
     return made
 

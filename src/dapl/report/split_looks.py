@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dapl.evaluation.one_pass import Wanted, look
-from dapl.evaluation.protocol import Protocol
+from dapl.batches.run_data import RunData, Split
+from dapl.batches.sources import Batch, in_order, run_model
+from dapl.common.files import write_json
+from dapl.common.progress import Reporter
+from dapl.evaluation.passes import Wanted, look
+from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.scenes import SplitScenes
-from dapl.files import write_json
 from dapl.metrics.functional import assign
-from dapl.metrics.regions import model_regions
+from dapl.metrics.functional.regions import model_regions
 from dapl.models.contract import Output, PrototypeModel
-from dapl.progress import Reporter
-from dapl.training.lanes import Lanes, Split
-from dapl.training.sources import Batch, in_order, run_model
 
 _VERSION = 1  # raise when the same key would give other sums
 _FIELDS = ("confusion", "foreground", "seen", "on_part", "part_seen", "iou", "pairs")
@@ -81,15 +81,15 @@ class SplitLooks:
 class _Adding:
     """Adds one batch after the other."""
 
-    def __init__(self, model: PrototypeModel, lanes: Lanes, split: Split, protocol: Protocol) -> None:
-        self.model, self.lanes, self.protocol = model, lanes, protocol
-        self.scenes = SplitScenes(lanes, split, protocol, with_parts=len(model.prototypes) > 0)
+    def __init__(self, model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol) -> None:
+        self.model, self.run_data, self.protocol = model, run_data, protocol
+        self.scenes = SplitScenes(run_data, split, protocol, with_parts=len(model.prototypes) > 0)
         self.table, self.counts = model.prototypes.by_class()
-        self.sums = SplitLooks(model.classes, self.table.shape[1], len(lanes.dataset(split).parts))
+        self.sums = SplitLooks(model.classes, self.table.shape[1], len(run_data.dataset(split).parts))
 
     def add(self, batch: Batch) -> None:
-        moved = batch.to(self.lanes.fabric.device)
-        with self.lanes.fabric.autocast():
+        moved = batch.to(self.run_data.fabric.device)
+        with self.run_data.fabric.autocast():
             output = run_model(self.model, moved)
         places = (batch.labels.cpu(), output.logits.argmax(1).cpu())
         self.sums.confusion.index_put_(places, torch.ones(len(batch)), accumulate=True)
@@ -98,7 +98,7 @@ class _Adding:
 
     def _add_looks(self, batch: Batch, output: Output, named: Tensor, kept: Tensor) -> None:
         """named, kept: B×M."""
-        size = self.lanes.config.data.image_size
+        size = self.run_data.config.data.image_size
         maps = self.model.maps(output.embedding.float(), named)
         regions = model_regions(self.model, maps, size, self.protocol.percentile)
         scene = self.scenes.of(batch, (maps.shape[-2], maps.shape[-1]), maps.device, with_masks=True)
@@ -119,37 +119,44 @@ class _Adding:
 
 
 @torch.no_grad()
-def look_over(model: PrototypeModel, lanes: Lanes, split: Split, protocol: Protocol, reporter: Reporter) -> SplitLooks:
+def look_over(
+    model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol, reporter: Reporter
+) -> SplitLooks:
     """Every picture of the split, once."""
-    source = lanes.source(split, model)
-    adding = _Adding(model, lanes, split, protocol)
+    source = run_data.source(split, model)
+    adding = _Adding(model, run_data, split, protocol)
     with reporter.track(f"looking over {split}", len(source)) as advance:
-        for batch in source.batches(in_order(len(source), lanes.config.runtime.evaluation_batch)):
+        for batch in source.batches(in_order(len(source), run_data.config.runtime.evaluation_batch)):
             adding.add(batch)
             advance(len(batch))
     return adding.sums
 
 
 def kept_looks(
-    file: Path, checkpoint: Path, model: PrototypeModel, lanes: Lanes, split: Split, protocol: Protocol,
+    file: Path,
+    checkpoint: Path,
+    model: PrototypeModel,
+    run_data: RunData,
+    split: Split,
+    protocol: EvaluationProtocol,
     reporter: Reporter,
-) -> SplitLooks:  # fmt: skip
+) -> SplitLooks:
     """`look_over`, or what it gave before where model, data and protocol are still the same."""
-    key = _key(checkpoint, lanes, split, protocol)
-    shape = (model.classes, model.prototypes.by_class()[0].shape[1], len(lanes.dataset(split).parts))
+    key = _key(checkpoint, run_data, split, protocol)
+    shape = (model.classes, model.prototypes.by_class()[0].shape[1], len(run_data.dataset(split).parts))
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         if values["key"] == key:
             return SplitLooks.from_json(values, *shape)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         pass  # not there, or not what we write: it is only a shortcut
-    found = look_over(model, lanes, split, protocol, reporter)
+    found = look_over(model, run_data, split, protocol, reporter)
     write_json(file, {"key": key} | found.to_json())
     return found
 
 
-def _key(checkpoint: Path, lanes: Lanes, split: Split, protocol: Protocol) -> str:
-    dataset, data = lanes.dataset(split), lanes.config.data
+def _key(checkpoint: Path, run_data: RunData, split: Split, protocol: EvaluationProtocol) -> str:
+    dataset, data = run_data.dataset(split), run_data.config.data
     facts = (_VERSION, asdict(protocol), split, dataset.fingerprint, list(dataset.names), data.image_size, data.fit)
     hashed = hashlib.blake2b(repr(facts).encode(), digest_size=12)
     hashed.update(checkpoint.read_bytes())

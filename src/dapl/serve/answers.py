@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from dapl.marks import NOTE_LENGTH
+from dapl.runs.marks import NOTE_LENGTH
 
 Box = tuple[int, int, int, int]
 

@@ -1,8 +1,12 @@
-"""The web application: which address answers what."""
+"""The web application: which address answers what.
+
+``dapl serve``: open a run and answer until told to stop.
+"""
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,18 +20,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
-from dapl.api import Classifier
-from dapl.errors import DaplError
-from dapl.loading import LoadedRun
-from dapl.marks import Marks
-from dapl.serve import explain_routes, facts_routes, mark_routes, page_routes
-from dapl.serve.capacity import PLACES, Worker
-from dapl.serve.examples import Examples
-from dapl.serve.guard import Guard
-from dapl.serve.inspector import Inspector
-from dapl.serve.live_report import LiveReport
-from dapl.serve.refusal import Refusal
-from dapl.serve.state import State
+from dapl.common.errors import DaplError
+from dapl.explain.classifier import Classifier
+from dapl.runs.loading import LoadedRun
+from dapl.runs.marks import Marks
+from dapl.serve.inspector import Examples, Inspector
+from dapl.serve.requests import PLACES, Guard, Refusal, Worker
+from dapl.serve.routes import explain_router, facts_router, mark_router, page_router
+from dapl.serve.state import LiveReport, State
 
 LOCAL_NAMES = ("localhost",)
 log = logging.getLogger("dapl.serve")
@@ -54,11 +54,15 @@ def build_app(loaded: LoadedRun, names: Collection[str] = (), places: int = PLAC
 def bare_app(**options: Any) -> FastAPI:
     """All addresses, and nothing behind them yet: enough for the schema."""
     app = FastAPI(
-        title="dapl serve", version="1", docs_url=None, redoc_url=None, **options,
+        title="dapl serve",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        **options,
         description="A prototype model that shows its reasons: ask it about pictures, and switch its reasons off.",
-    )  # fmt: skip
-    for routes in (facts_routes, explain_routes, mark_routes, page_routes):
-        app.include_router(routes.router)
+    )
+    for router in (facts_router, explain_router, mark_router, page_router):
+        app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), name="static")
     _answer_errors(app)
     return app
@@ -108,3 +112,57 @@ def _methods(app: FastAPI, scope: Scope) -> list[str]:
         for method in known
         if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.router.routes)
     ]
+
+
+_IDLE_SECONDS = 75
+"""Before an idle connection is closed: longer than clients keep theirs, or one may send into a closing one."""
+
+
+def serve(folder: Path, host: str = "127.0.0.1", port: int = 8000, names: Collection[str] = ()) -> None:
+    """Blocks. Port 0 takes a free one; the address is printed before the first request can come."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise DaplError(
+            f"dapl serve needs the package {error.name}; install what it takes with `pip install 'dapl[serve]'`."
+        ) from error
+    from dapl.runs.loading import load_run
+
+    loaded = load_run(folder)
+    if len(loaded.model.prototypes) == 0:
+        raise DaplError(
+            f"{folder}: the model has no prototypes, so there is nothing that the page could show; serve a run of "
+            "another system."
+        )
+    logging.basicConfig(level=logging.WARNING, format="dapl serve: %(message)s")
+    listening = _listen(host, port)
+    app = build_app(loaded, (host, socket.gethostname(), *names))
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_keep_alive=_IDLE_SECONDS
+    )
+    try:
+        print(f"{folder} is at {_address(listening, host)} (Ctrl-C ends it)", flush=True)
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:  # also uvicorn hands on the signal, after it has closed everything
+        return
+    finally:
+        listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        if not 0 <= port < 2**16:  # or the system would take what is left of it
+            raise OverflowError("ports go from 0 to 65535")
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise DaplError(
+            f"cannot listen at {host}, port {port} ({error}); --port names another one (0: any that is free), "
+            "--host another address of this machine."
+        ) from error
+
+
+def _address(listening: socket.socket, host: str) -> str:
+    port = listening.getsockname()[1]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from dapl.common.errors import DaplError
 from dapl.config import Config, LastLayerStage, PruneStage, Stage
-from dapl.errors import DaplError
-from dapl.marks import to_drop
-from dapl.run import Run
-from dapl.training.checkpoint import Checkpoint, Position, load_checkpoint, save_checkpoint
+from dapl.runs.checkpoint import Checkpoint, Position, load_checkpoint, save_checkpoint
+from dapl.runs.marks import to_drop
+from dapl.runs.run import Run
 
 _KEPT = "prototypes.kept"
 
@@ -63,6 +63,4 @@ def _without(checkpoint: Checkpoint, dropped: dict[int, str]) -> Checkpoint:
         for record in checkpoint.facts["prototypes"]
     ]
     facts = checkpoint.facts | {"best": None, "epoch_sums": {}, "prototypes": records}
-    return replace(
-        checkpoint, position=Position(), model={**checkpoint.model, _KEPT: kept}, optimizer={}, facts=facts
-    )  # fmt: skip
+    return replace(checkpoint, position=Position(), model={**checkpoint.model, _KEPT: kept}, optimizer={}, facts=facts)

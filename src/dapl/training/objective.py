@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dapl import losses
+from dapl.batches.sources import Batch, features_of, grid_masks
 from dapl.config import LossConfig
 from dapl.models.contract import Output, PrototypeModel
-from dapl.training.sources import Batch, features_of, grid_masks
+from dapl.training import losses
 
 
 class Objective(nn.Module):
@@ -72,7 +72,7 @@ class Objective(nn.Module):
         return self.model.prototypes_of(labels)
 
     def _positives(self, output: Output, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the prototypes assigned to each head: B×N×1 for the picture's class, B×N×C for all of P_h.
+        """Scores of the prototypes assigned to each head: B×N×1 for the image's class, B×N×C for all of P_h.
 
         And which of them count, in the same shape.
         """

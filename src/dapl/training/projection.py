@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from dapl.batches.sources import Batch, features_of, grid_masks
+from dapl.data.sample import Dataset
 from dapl.models.contract import PrototypeModel
-from dapl.training.sources import Batch, features_of, grid_masks
+from dapl.runs.records import PrototypeRecord, bounding_boxes
 
 
 @dataclass
 class BestPatches:
-    """The best patch so far for each of P prototypes; memory is O(P), whatever the number of pictures."""
+    """The best patch so far for each of P prototypes; memory is O(P), whatever the number of images."""
 
     rank: Tensor
     """P: 1 for a patch with enough foreground, else its foreground share; −1 while there is none (decision 6)."""
     distance: Tensor
     """P: squared distance to the prototype before projection."""
     image: Tensor
-    """long P: index of the picture in the training split."""
+    """long P: index of the image in the training split."""
     location: Tensor
     """long P: row·W + column."""
     share: Tensor
     """P: foreground share of the patch; nan without masks."""
     embedding: Tensor
-    """P×D×H×W: the group's embedding of that whole picture, for its map afterwards."""
+    """P×D×H×W: the group's embedding of that whole image, for its map afterwards."""
 
     def better(self, rank: Tensor, distance: Tensor, image: Tensor) -> Tensor:
         """bool P: would this candidate win? By rank, then distance, then index, so the order of batches is nothing."""
@@ -46,12 +48,12 @@ class Projection:
     share: Tensor
     grounded: Tensor
     maps: Tensor
-    """P×H×W: activation of each projected prototype on its own source picture."""
+    """P×H×W: activation of each projected prototype on its own source image."""
 
 
 @torch.no_grad()
 def project(model: PrototypeModel, batches: Iterable[Batch], threshold: float | None, fabric: Fabric) -> Projection:
-    """Replace every prototype by its nearest training patch; batches are this process's share of the pictures."""
+    """Replace every prototype by its nearest training patch; batches are this process's share of the images."""
     model.eval()
     best: BestPatches | None = None
     for batch in batches:
@@ -60,7 +62,7 @@ def project(model: PrototypeModel, batches: Iterable[Batch], threshold: float | 
             embedding = model.embed(features_of(model, batch)).float()
         best = _consider(model, batch, embedding, threshold, best)
     if best is None:
-        raise ValueError("Projection needs at least one picture in every process.")
+        raise ValueError("Projection needs at least one image in every process.")
     best = _merge(best, fabric)
     found = best.rank >= 0
     chosen = best.embedding.flatten(2).gather(2, best.location[:, None, None].expand(-1, best.embedding.shape[1], 1))
@@ -81,10 +83,10 @@ def _consider(
     shares = None if batch.masks is None else grid_masks(batch.masks, size)
     allowed, image_rank = _allowed(shares, threshold, len(batch), size, embedding)
     distances, locations = _nearest_of_class(model, embedding, batch.labels, allowed)
-    # Only pictures of the prototype's own classes compete; one that was removed stays as it is.
+    # Only images of the prototype's own classes compete; one that was removed stays as it is.
     competes = prototypes.membership[:, batch.labels].T & prototypes.kept
     rank = torch.where(competes, image_rank.unsqueeze(1), -1.0)
-    # The best of the batch: highest rank, then smallest distance, then the first picture.
+    # The best of the batch: highest rank, then smallest distance, then the first image.
     top = rank.amax(0)
     distance = distances.masked_fill(rank < top, torch.inf)
     indices = batch.indices.to(embedding.device)
@@ -109,7 +111,7 @@ def _nearest_of_class(
 ) -> tuple[Tensor, Tensor]:
     """Distance and location of the nearest allowed patch, B×P; infinity for prototypes of other classes.
 
-    A picture meets the prototypes of its own class alone, so the work is that of M prototypes, not of P.
+    An image meets the prototypes of its own class alone, so the work is that of M prototypes, not of P.
     """
     named, counts = model.prototypes_of(labels)
     squares = model.prototypes.distances(embedding, named).flatten(2)
@@ -126,9 +128,9 @@ def _nearest_of_class(
 def _allowed(
     shares: Tensor | None, threshold: float | None, count: int, size: torch.Size, like: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """Which patches of each picture may be taken (bool B×H×W), and the rank they give it (B).
+    """Which patches of each image may be taken (bool B×H×W), and the rank they give it (B).
 
-    A picture with patches above the threshold offers those, rank 1. One without offers its best share as rank, so
+    An image with patches above the threshold offers those, rank 1. One without offers its best share as rank, so
     that it is taken only where the class has nothing better (decision 6).
     """
     ones = like.new_ones(count)
@@ -142,7 +144,7 @@ def _allowed(
 
 
 def _first_minimum(distance: Tensor, indices: Tensor) -> Tensor:
-    """Row of the smallest distance in each column, ties to the smallest picture index: B×P → P."""
+    """Row of the smallest distance in each column, ties to the smallest image index: B×P → P."""
     ties = distance == distance.amin(0)
     return torch.where(ties, indices.unsqueeze(1), torch.iinfo(torch.long).max).argmin(0)
 
@@ -174,3 +176,28 @@ def _merge(best: BestPatches, fabric: Fabric) -> BestPatches:
     mine = (winner == fabric.global_rank)[:, None, None, None]
     merged.embedding = fabric.all_reduce(torch.where(mine, best.embedding, 0), reduce_op="sum")  # type: ignore[assignment]
     return merged
+
+
+def record_projection(
+    records: list[PrototypeRecord], found: Projection, dataset: Dataset, regions: Tensor
+) -> list[PrototypeRecord]:
+    """``regions``: bool P×S×S, where each prototype is active on its own source image."""
+    boxes = bounding_boxes(regions).tolist()
+    width = found.maps.shape[-1]
+    updated = []
+    for record in records:
+        j = record.index
+        share, image = float(found.share[j]), int(found.image[j])
+        if image < 0:
+            updated.append(record)
+            continue
+        fields = asdict(record) | {
+            "image": dataset.names[image],
+            "location": list(divmod(int(found.location[j]), width)),
+            "box": boxes[j],
+            "distance": float(found.distance[j]),
+            "foreground_share": None if share != share else share,
+            "grounded": bool(found.grounded[j]),
+        }
+        updated.append(PrototypeRecord(**fields))
+    return updated

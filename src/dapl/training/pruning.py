@@ -1,20 +1,24 @@
-"""Pruning: prototypes that look at background on the validation pictures of their class are removed (decision 7)."""
+"""Pruning: prototypes that look at background on the validation images of their class are removed (decision 7).
+
+ProtoPShare's merging: prototypes that answer alike on the training images become one, of all their classes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from dapl.batches.sources import Batch, features_of, grid_masks
 from dapl.metrics.functional import background_bias, region_background_share
-from dapl.metrics.regions import model_regions
+from dapl.metrics.functional.regions import model_regions
 from dapl.models.contract import PrototypeModel
-from dapl.training.sources import Batch, features_of, grid_masks
+from dapl.runs.records import PrototypeRecord
 
 MasksOf = Callable[[Tensor], Tensor]
-"""Foreground masks in pixels of the pictures at some indices: uint8 B×S×S."""
+"""Foreground masks in pixels of the images at some indices: uint8 B×S×S."""
 
 
 @torch.no_grad()
@@ -26,7 +30,7 @@ def foreground_shares(
     bias_of: str = "region",
     percentile: float = 95.0,
 ) -> Tensor:
-    """1 − B̄ of each prototype over the pictures of its class: P, nan where the class has no picture.
+    """1 − B̄ of each prototype over the images of its class: P, nan where the class has no image.
 
     ``region``: share of the activation region's pixels; ``map``: of the raw map, the literal B of equation 5.
     """
@@ -52,12 +56,12 @@ def foreground_shares(
 
 @torch.no_grad()
 def own_among_nearest(distances: Tensor, labels: Tensor, membership: Tensor, nearest: int) -> Tensor:
-    """How many of the k training pictures nearest to a prototype are of its classes, long P.
+    """How many of the k training images nearest to a prototype are of its classes, long P.
 
-    Shapes: distances n×P to the nearest patch of each picture, labels n, membership bool P×C.
+    Shapes: distances n×P to the nearest patch of each image, labels n, membership bool P×C.
     """
-    pictures = distances.topk(min(nearest, len(distances)), dim=0, largest=False).indices  # k×P
-    return membership.T[labels[pictures], torch.arange(len(membership))].sum(0)
+    images = distances.topk(min(nearest, len(distances)), dim=0, largest=False).indices  # k×P
+    return membership.T[labels[images], torch.arange(len(membership))].sum(0)
 
 
 @torch.no_grad()
@@ -75,3 +79,47 @@ def prune(model: PrototypeModel, shares: Tensor, threshold: float) -> Tensor:
             kept[torch.where(column, shares, -torch.inf).argmax()] = True
     prototypes.kept.copy_(kept)
     return before & ~kept
+
+
+Plan = list[tuple[int, list[int]]]
+"""(the prototype that stays, those that become it)."""
+
+
+def plan_merge(responses: Tensor, kept: Tensor, share: float) -> Plan:
+    """Which prototypes become one. responses: n×P, the squared distance to the nearest patch of every training image.
+
+    Two prototypes are as far apart as their columns are: Σ_x (r_xp − r_xq)². A pair may merge when that is at most the
+    k-th smallest distance of a prototype to its nearest neighbour, k = share of those that are kept. Greedy, in the
+    order of their numbers: each takes in all that are near enough and still there.
+    """
+    alive = kept.nonzero().flatten()
+    if len(alive) < 2:
+        return []
+    columns = responses[:, alive.cpu()].T.double()
+    squares = torch.cdist(columns, columns, compute_mode="donot_use_mm_for_euclid_dist").square()
+    squares.fill_diagonal_(torch.inf)
+    number = max(1, round(share * len(alive)))
+    near = squares <= squares.amin(1).sort().values[number - 1]
+    gone = torch.zeros(len(alive), dtype=torch.bool)
+    plan: Plan = []
+    for i in range(len(alive)):
+        if gone[i]:
+            continue
+        taken = near[i] & ~gone
+        taken[: i + 1] = False  # one before i that is near would have taken i in
+        if taken.any():
+            gone |= taken
+            plan.append((int(alive[i]), alive[taken.to(alive.device)].tolist()))
+    return plan
+
+
+@torch.no_grad()
+def merge(model: PrototypeModel, records: Sequence[PrototypeRecord], plan: Plan) -> None:
+    """Weights are summed, classes united; what was merged is removed, not renumbered."""
+    for stays, others in plan:
+        model.absorb(stays, others)
+        classes = [name for index in (stays, *others) for name in records[index].classes]
+        records[stays].classes = sorted(dict.fromkeys(classes))
+        for index in others:
+            records[index].kept = False
+            records[index].reason = f"merged into prototype {stays}"

@@ -10,13 +10,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from dapl import losses
+from dapl.batches.sources import Source, run_model, shares, shuffled
+from dapl.common.errors import DaplError
+from dapl.common.progress import Advance
+from dapl.common.seeds import derive_seed, generator
 from dapl.config import FitStage, JointStage, LastLayerStage, WarmUpStage
-from dapl.errors import DaplError
 from dapl.models.contract import PrototypeModel
-from dapl.progress import Advance
-from dapl.seeds import derive_seed, generator
-from dapl.training.sources import Source, run_model, shares, shuffled
+from dapl.processes.sharing import deal, everywhere
+from dapl.training import losses
 
 Terms = dict[str, float]
 
@@ -24,7 +25,7 @@ Terms = dict[str, float]
 def make_optimizer(model: PrototypeModel, stage: WarmUpStage | JointStage) -> torch.optim.Adam:
     """Parts with a learning rate learn, all others are frozen."""
     groups = []
-    parts = model.parts()
+    parts = model.components()
     if not any(stage.learning_rates.get(name) for name in parts):
         raise DaplError(f"schedule: {stage.stage} gives none of {', '.join(parts)} a learning rate.")
     for name, part in parts.items():
@@ -72,7 +73,7 @@ class FitEpoch:
         self.sizes = [len(indices) for indices in order]
         self.order = shares(order, rank, world)
         # A process with a smaller share of the last batch counts for less: then the mean over processes is the mean
-        # over pictures, as in one process.
+        # over images, as in one process.
         self.weights = [len(range(rank, size, world)) * world / size for size in self.sizes]
 
     def __len__(self) -> int:
@@ -112,10 +113,14 @@ def not_finite(where: str, what: Sequence[str]) -> DaplError:
 
 @torch.no_grad()
 def all_scores(
-    model: PrototypeModel, source: Source, order: Sequence[Tensor], fabric: Fabric, advance: Advance,
+    model: PrototypeModel,
+    source: Source,
+    order: Sequence[Tensor],
+    fabric: Fabric,
+    advance: Advance,
     what: Literal["scores", "distances"] = "scores",
-) -> Tensor:  # fmt: skip
-    """Scores (or distances to the nearest patch) of every picture, n×P on the CPU, the same in every process."""
+) -> Tensor:
+    """Scores (or distances to the nearest patch) of every image, n×P on the CPU, the same in every process."""
     model.eval()
     table = torch.zeros(len(source), model.score_count)
     for batch in source.batches(deal(order, fabric)):
@@ -126,23 +131,6 @@ def all_scores(
     return everywhere(table, fabric)
 
 
-def deal(order: Sequence[Tensor], fabric: Fabric) -> list[Tensor]:
-    """Whole batches dealt out to the processes, so that each picture is seen in the same company as in one process.
-
-    Where there are fewer batches than processes, smaller ones are made, so that no process goes without.
-    """
-    if len(order) < fabric.world_size:
-        order = torch.cat(list(order)).tensor_split(fabric.world_size)
-    return [indices for indices in order[fabric.global_rank :: fabric.world_size] if len(indices)]
-
-
-def everywhere(table: Tensor, fabric: Fabric) -> Tensor:
-    """Rows that each process filled in its share of, put together (the rest is 0)."""
-    if fabric.world_size == 1:
-        return table
-    return fabric.all_reduce(table.to(fabric.device), reduce_op="sum").cpu()  # type: ignore[union-attr]
-
-
 def last_layer(
     model: PrototypeModel,
     scores: Tensor,
@@ -151,8 +139,8 @@ def last_layer(
     position: Sequence[int | str],
     after_epoch: Callable[[int, Terms], None],
 ) -> None:
-    """Cross-entropy + λ·Σ|w| on cached scores: a step is a small matrix product, whatever the size of the pictures."""
-    classifier = model.parts()["classifier"]
+    """Cross-entropy + λ·Σ|w| on cached scores: a step is a small matrix product, whatever the size of the images."""
+    classifier = model.components()["classifier"]
     model.requires_grad_(False)
     classifier.requires_grad_(True)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=stage.learning_rate)

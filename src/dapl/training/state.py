@@ -1,23 +1,29 @@
-"""The state of a run between stages: model, records, position, the best so far; how it is measured and saved."""
+"""Curves for TensorBoard, where it is installed; metrics.jsonl has the same numbers without it.
+
+The state of a run between stages: model, records, position, the best so far; how it is measured and saved.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from dapl import losses
+from dapl.batches.features import digest
+from dapl.batches.run_data import RunData, Split
+from dapl.batches.sources import in_order
+from dapl.common.errors import DaplError
+from dapl.common.files import expand_path, write_json
+from dapl.common.progress import Reporter
 from dapl.config import Config, FitStage, LastLayerStage, Stage
-from dapl.data.given import Given
-from dapl.errors import DaplError
-from dapl.files import expand_path, write_json
+from dapl.data.in_memory import InMemorySplits
 from dapl.models.build import build_model
-from dapl.progress import Reporter
-from dapl.run import Run
-from dapl.training.checkpoint import (
+from dapl.runs.checkpoint import (
     Checkpoint,
     Position,
     load_checkpoint,
@@ -25,24 +31,45 @@ from dapl.training.checkpoint import (
     restore_model,
     save_checkpoint,
 )
-from dapl.training.curves import Curves
-from dapl.training.features import digest
-from dapl.training.lanes import Lanes, Split
-from dapl.training.records import fresh_records, records_from_json, records_to_json
-from dapl.training.sources import in_order
+from dapl.runs.records import fresh_records, records_from_json, records_to_json
+from dapl.runs.run import Run
+from dapl.training import losses
 from dapl.training.stages import Terms, all_scores
+
+
+class Curves:
+    """One point an epoch; after a resume, points that are drawn again replace the old ones."""
+
+    def __init__(self, folder: Path, first: int = 0) -> None:
+        self.writer: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self.writer = SummaryWriter(str(folder), purge_step=first)
+
+    def add(self, step: int, groups: Mapping[str, Mapping[str, float]]) -> None:
+        if self.writer is not None:
+            for group, values in groups.items():
+                for name, value in values.items():
+                    self.writer.add_scalar(f"{group}/{name}", value, step)
+            self.writer.flush()
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
 
 
 class RunState:
     """What a trainer changes, and how it is kept."""
 
     def __init__(
-        self, fabric: Fabric, config: Config, run: Run, reporter: Reporter, given: Given | None = None
+        self, fabric: Fabric, config: Config, run: Run, reporter: Reporter, given: InMemorySplits | None = None
     ) -> None:
         self.fabric, self.config, self.run, self.reporter = fabric, config, run, reporter
-        self.lanes = Lanes(config, fabric, reporter, None if given is None else given.splits())
-        self.classes = list(self.lanes.splits.train.classes)
-        _check_data(config, self.lanes)
+        self.run_data = RunData(config, fabric, reporter, None if given is None else given.splits())
+        self.classes = list(self.run_data.splits.train.classes)
+        _check_data(config, self.run_data)
         resuming = run.last.exists()
         fresh = not resuming and config.start is None
         self.model = build_model(config.model, len(self.classes), config.seed, pretrained=fresh)
@@ -59,7 +86,7 @@ class RunState:
             self._forget_log()
             if config.start is not None:
                 self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
-            self.lanes.shared_backbone = digest(self.model.backbone)
+            self.run_data.shared_backbone = digest(self.model.backbone)
         self.curves = Curves(run.tensorboard, self._epochs_before(self.position)) if fabric.global_rank == 0 else None
 
     # --- numbers ------------------------------------------------------------------------------------------------
@@ -68,36 +95,41 @@ class RunState:
         return in_order(count, self.config.runtime.evaluation_batch)
 
     def _scores(self, split: Split) -> tuple[Tensor, Tensor]:
-        source = self.lanes.source(split, self.model)
+        source = self.run_data.source(split, self.model)
         with self.reporter.track(f"scores of {split}", len(source)) as advance:
             return all_scores(self.model, source, self._order(len(source)), self.fabric, advance), source.labels
 
     def _validation_masks(self, indices: Tensor) -> Tensor:
-        masks = self.lanes.pixel_masks("validation", indices)
+        masks = self.run_data.pixel_masks("validation", indices)
         assert masks is not None
         return masks
 
     def _validate(self) -> Terms:
         frozen = not any(p.requires_grad for p in self.model.backbone.parameters())
         # While the backbone learns, its features are worth nothing after this one look at them.
-        source = self.lanes.source("validation", self.model) if frozen else self.lanes.pictures("validation")
+        source = self.run_data.source("validation", self.model) if frozen else self.run_data.images("validation")
         scores = all_scores(self.model, source, self._order(len(source)), self.fabric, lambda count: None)
         with torch.no_grad():
             return judge(self.model.classify(scores.to(self.fabric.device)).cpu(), source.labels)
 
     def _after_epoch(
-        self, number: int, stage: FitStage | LastLayerStage, epoch: int, means: Terms, validation: Terms,
-        pictures_per_second: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        number: int,
+        stage: FitStage | LastLayerStage,
+        epoch: int,
+        means: Terms,
+        validation: Terms,
+        images_per_second: float | None = None,
+    ) -> None:
         entry = {"event": "epoch", "stage": number, "name": stage.stage, "epoch": epoch}  # type: ignore[union-attr]
-        if pictures_per_second is not None:
-            entry["pictures_per_second"] = round(pictures_per_second, 1)
+        if images_per_second is not None:
+            entry["images_per_second"] = round(images_per_second, 1)
             if self._is_best(validation):
                 self._save_best(self.model.state_dict())
             shown = "  ".join(f"{name} {value:.3f}" for name, value in means.items() if name != "accuracy")
             self.reporter.line(
                 f"  {epoch + 1:3d}/{stage.epochs}  {shown}  train {means['accuracy']:.1%}  "
-                f"validation {validation['accuracy']:.1%}  {pictures_per_second:.0f} pictures/s"
+                f"validation {validation['accuracy']:.1%}  {images_per_second:.0f} images/s"
             )
         elif epoch + 1 == stage.epochs:
             self.reporter.line(
@@ -115,15 +147,15 @@ class RunState:
 
     def _describe(self) -> None:
         if self.fabric.global_rank == 0:
-            splits = self.lanes.splits
-            pictures = {name: len(getattr(splits, name)) for name in ("train", "validation", "test")}
-            self.run.describe_data(self.classes, splits.train.parts, pictures)
+            splits = self.run_data.splits
+            images = {name: len(getattr(splits, name)) for name in ("train", "validation", "test")}
+            self.run.describe_data(self.classes, splits.train.parts, images)
             facts = self.model.facts(self.config.data.image_size)
             parameters = sum(parameter.numel() for parameter in self.model.parameters())
             self.run.describe_model({"system": self.config.model.system, "parameters": parameters, **facts})
             self.reporter.line(
                 f"{self.config.data.name}: {len(self.classes)} classes, "
-                + ", ".join(f"{count} {name}" for name, count in pictures.items())
+                + ", ".join(f"{count} {name}" for name, count in images.items())
                 + f"; {len(self.model.prototypes)} prototypes"
             )
             for name, value in facts.items():
@@ -155,7 +187,7 @@ class RunState:
         return {
             "best": self.best,
             "epoch_sums": self.epoch_sums,
-            "shared_backbone": self.lanes.shared_backbone,
+            "shared_backbone": self.run_data.shared_backbone,
             "prototypes": records_to_json(self.records),
         }
 
@@ -173,9 +205,7 @@ class RunState:
 
     def _write_prototypes(self) -> None:
         size = self.config.data.image_size
-        write_json(
-            self.run.prototypes_file, {"image_size": [size, size], "prototypes": records_to_json(self.records)}
-        )  # fmt: skip
+        write_json(self.run.prototypes_file, {"image_size": [size, size], "prototypes": records_to_json(self.records)})
 
     def _restore(self) -> None:
         checkpoint = load_checkpoint(self.run.last)
@@ -184,7 +214,7 @@ class RunState:
         self.optimizer_state = checkpoint.optimizer
         facts = checkpoint.facts
         self.best, self.epoch_sums = facts["best"], facts["epoch_sums"]
-        self.lanes.shared_backbone = facts["shared_backbone"]
+        self.run_data.shared_backbone = facts["shared_backbone"]
         self.records = records_from_json(facts["prototypes"])
         self._forget_log()
         self.reporter.line(
@@ -220,10 +250,10 @@ def judge(logits: Tensor, labels: Tensor) -> Terms:
     }
 
 
-def _check_data(config: Config, lanes: Lanes) -> None:
-    if not len(lanes.splits.validation):
-        raise DaplError("data: no class has the two training pictures that it takes to hold one out; add some.")
-    if config.loss.foreground.weight and not lanes.splits.train.has_masks:
+def _check_data(config: Config, run_data: RunData) -> None:
+    if not len(run_data.splits.validation):
+        raise DaplError("data: no class has the two training images that it takes to hold one out; add some.")
+    if config.loss.foreground.weight and not run_data.splits.train.has_masks:
         raise DaplError(
             "loss.foreground.weight: the data has no foreground masks, so the foreground loss cannot be computed; "
             "set it to 0 or add masks."

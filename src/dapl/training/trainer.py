@@ -12,6 +12,9 @@ from typing import Any
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from dapl.batches.sources import Batch
+from dapl.common.errors import DaplError
+from dapl.common.progress import Advance, Reporter
 from dapl.config import (
     Config,
     JointStage,
@@ -22,30 +25,24 @@ from dapl.config import (
     PurePruneStage,
     WarmUpStage,
 )
-from dapl.data.given import Given, hand_over
+from dapl.data.in_memory import InMemorySplits, hand_over
 from dapl.data.sample import Splits
-from dapl.errors import DaplError
-from dapl.metrics.regions import model_regions
-from dapl.progress import Advance, Reporter
-from dapl.run import Run
-from dapl.training.checkpoint import (
+from dapl.metrics.functional.regions import model_regions
+from dapl.processes.launch import launch
+from dapl.processes.sharing import deal
+from dapl.runs.checkpoint import (
     Position,
     restore_optimizer,
 )
-from dapl.training.launch import launch
-from dapl.training.merging import merge, plan_merge
+from dapl.runs.run import Run
 from dapl.training.objective import Objective
-from dapl.training.projection import project
-from dapl.training.pruning import foreground_shares, own_among_nearest, prune
-from dapl.training.records import record_projection
-from dapl.training.sources import Batch
-from dapl.training.stages import FitEpoch, Terms, all_scores, deal, last_layer, make_optimizer, not_finite
+from dapl.training.projection import project, record_projection
+from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
+from dapl.training.stages import FitEpoch, Terms, all_scores, last_layer, make_optimizer, not_finite
 from dapl.training.state import RunState, judge
 
 
-def train(
-    config: Config, out: Path, resume: bool = False, quiet: bool = False, splits: Splits | None = None
-) -> Run:  # fmt: skip
+def train(config: Config, out: Path, resume: bool = False, quiet: bool = False, splits: Splits | None = None) -> Run:
     """Train a model by its schedule. With ``resume`` the run in ``out`` goes on from its last checkpoint.
 
     ``splits``: the data, where ``config.data`` is `GivenData`.
@@ -62,7 +59,9 @@ def train(
     return run
 
 
-def _train_process(fabric: Fabric, config: Config, out: Path, resume: bool, quiet: bool, given: Given | None) -> None:
+def _train_process(
+    fabric: Fabric, config: Config, out: Path, resume: bool, quiet: bool, given: InMemorySplits | None
+) -> None:
     if fabric.global_rank == 0:
         Run.open(out).sweep() if resume else Run.create(out, config)
     fabric.barrier()
@@ -106,9 +105,9 @@ class Trainer(RunState):
             self.optimizer_state = {}
         frozen = "backbone" not in stage.learning_rates
         source = (
-            self.lanes.source("train", self.model, stage.augment)
+            self.run_data.source("train", self.model, stage.augment)
             if frozen
-            else self.lanes.pictures("train", stage.augment)
+            else self.run_data.images("train", stage.augment)
         )
         objective = Objective(self.model, self.config.loss)
         wrapped, stepping = self.fabric.setup(objective, optimizer)
@@ -132,25 +131,25 @@ class Trainer(RunState):
                     if every and (step + 1) % every == 0 and step + 1 < len(epoch):
                         self.position = Position(number, index, step + 1)
                         self._save(optimizer)
-            pictures = sum(epoch.sizes[first:]) / (time.monotonic() - started)
+            images = sum(epoch.sizes[first:]) / (time.monotonic() - started)
             means = {name: value / len(epoch) for name, value in self.epoch_sums.items()}
             self.epoch_sums = {}
             validation = self._validate()
             if broken := [name for name, value in validation.items() if not math.isfinite(value)]:
                 raise not_finite(f"{stage.stage}, epoch {index + 1}, on validation", broken)
-            self._after_epoch(number, stage, index, means, validation, pictures)
+            self._after_epoch(number, stage, index, means, validation, images)
             self.position = Position(number, index + 1)
             self._save(optimizer)
         self.model.requires_grad_(False)
 
     def _project(self, stage: ProjectStage) -> dict[str, Any]:
-        source = self.lanes.source("train", self.model)
+        source = self.run_data.source("train", self.model)
         with self.reporter.track("projection", len(source)) as advance:
             batches = _counting(source.batches(deal(self._order(len(source)), self.fabric)), advance)
             found = project(self.model, batches, stage.foreground_share, self.fabric)
         size = self.config.data.image_size
         regions = model_regions(self.model, found.maps.unsqueeze(1), size).squeeze(1).cpu()
-        self.records = record_projection(self.records, found, self.lanes.dataset("train"), regions)
+        self.records = record_projection(self.records, found, self.run_data.dataset("train"), regions)
         ungrounded = sum(record.grounded is False for record in self.records)
         if ungrounded:
             self.reporter.line(
@@ -191,20 +190,29 @@ class Trainer(RunState):
                 f"validation {validation['accuracy']:.1%}, tuned {self.best[0]:.1%}"
             )
             epoch = (step + 1) * stage.epochs - 1
-            self._log({"event": "merge", "stage": number, "epoch": epoch, "step": step, "prototypes": left,
-                       "validation": validation, "tuned": {"accuracy": self.best[0]}})  # fmt: skip
+            self._log(
+                {
+                    "event": "merge",
+                    "stage": number,
+                    "epoch": epoch,
+                    "step": step,
+                    "prototypes": left,
+                    "validation": validation,
+                    "tuned": {"accuracy": self.best[0]},
+                }
+            )
             self.position = Position(number, epoch + 1)
             self._save()
 
     def _responses(self) -> Tensor:
-        """Distance of each prototype to the nearest patch of each training picture, n×P."""
-        source = self.lanes.source("train", self.model)
+        """Distance of each prototype to the nearest patch of each training image, n×P."""
+        source = self.run_data.source("train", self.model)
         with self.reporter.track("responses", len(source)) as advance:
             order = self._order(len(source))
             return all_scores(self.model, source, order, self.fabric, advance, "distances")
 
     def _prune_impure(self, stage: PurePruneStage) -> dict[str, Any]:
-        labels = self.lanes.source("train", self.model).labels
+        labels = self.run_data.source("train", self.model).labels
         membership = self.model.prototypes.membership
         own = own_among_nearest(self._responses(), labels, membership.cpu(), stage.nearest)
         # As a share, so that the one rule holds: below the threshold it goes, and a class never loses its last one.
@@ -212,13 +220,13 @@ class Trainer(RunState):
         for record, gone, count in zip(self.records, removed, own.tolist(), strict=True):
             if gone:
                 record.kept = False
-                record.reason = f"{count} of the {stage.nearest} nearest training pictures are of its class"
+                record.reason = f"{count} of the {stage.nearest} nearest training images are of its class"
         self.reporter.line(f"  {sum(removed)} of {len(removed)} prototypes removed, nearest to other classes")
         return {"removed": sum(removed), "validation": self._start_best()}
 
     def _prune(self, stage: PruneStage) -> dict[str, Any]:
-        source = self.lanes.source("validation", self.model)
-        if not self.lanes.dataset("validation").has_masks:
+        source = self.run_data.source("validation", self.model)
+        if not self.run_data.dataset("validation").has_masks:
             self.reporter.line("  nothing pruned: the data has no foreground masks to tell background by")
             return {"removed": 0}
         with self.reporter.track("background bias", len(source)) as advance:

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from dapl.data.toybirds.canvas import SCENERY, Canvas
-from dapl.data.toybirds.shapes import Frame
+from dapl.data.toybirds.drawing import SCENERY, Canvas, Frame
 
 PIXELS = Frame(np.eye(2), np.zeros(2))
 RED, BLUE = (200, 0, 0), (0, 0, 200)
@@ -12,7 +11,7 @@ def box(left: float, top: float, right: float, bottom: float) -> np.ndarray:
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
 
 
-def test_what_is_painted_over_is_gone_from_picture_and_parts():
+def test_what_is_painted_over_is_gone_from_image_and_parts():
     canvas = Canvas(12, 16)
     canvas.fill(PIXELS, [box(2, 2, 10, 10)], RED, part=1)
     canvas.fill(PIXELS, [box(6, 0, 16, 12)], BLUE)
@@ -43,7 +42,7 @@ def test_an_outline_off_the_canvas_paints_nothing():
     assert not canvas.parts().any()
 
 
-def test_edges_are_smooth_in_the_picture_and_sharp_in_the_parts():
+def test_edges_are_smooth_in_the_image_and_sharp_in_the_parts():
     canvas = Canvas(9, 9)
     canvas.fill(PIXELS, [np.array([(0.0, 0.0), (9.0, 0.0), (0.0, 9.0)])], RED, part=1)
     coverage = canvas.colours()[1]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from dapl.common.errors import DaplError
 from dapl.data.sample import Dataset, Sample
 from dapl.data.toybirds import PARTS, ToyBirds
-from dapl.errors import DaplError
 
 
 def digest(sample: Sample) -> str:
@@ -89,14 +89,14 @@ def test_the_box_is_that_of_the_mask(samples):
         assert mask[:, right - 1].any()
 
 
-def test_same_arguments_same_pictures_in_any_order():
+def test_same_arguments_same_images_in_any_order():
     birds = ToyBirds(classes=3, images_per_class=2, size=48, seed=5, background_cue=0.5)
     again = ToyBirds(classes=3, images_per_class=2, size=48, seed=5, background_cue=0.5)
     backwards = [digest(again[index]) for index in reversed(range(6))][::-1]
     assert digests(birds) == backwards == digests(birds) == digests(pickle.loads(pickle.dumps(birds)))
 
 
-def test_same_pictures_in_another_process():
+def test_same_images_in_another_process():
     program = (
         "import hashlib; from dapl.data.toybirds import ToyBirds; birds = ToyBirds(2, 2, 40, seed=9); "
         "print(*(hashlib.sha256(birds[i].image.numpy().tobytes()).hexdigest() for i in range(4)))"
@@ -120,13 +120,13 @@ def test_no_global_generator_is_read_or_moved():
     assert draw() == first
 
 
-def test_more_classes_and_more_pictures_leave_the_others_as_they_are():
+def test_more_classes_and_more_images_leave_the_others_as_they_are():
     few, many = ToyBirds(2, 2, 40), ToyBirds(5, 3, 40)
     assert many.classes[:2] == few.classes
     assert digest(few[3]) == digest(many[4])  # class 1, number 1
 
 
-def test_splits_and_seeds_give_other_pictures_of_the_same_and_of_other_classes():
+def test_splits_and_seeds_give_other_images_of_the_same_and_of_other_classes():
     train, validation, test = (ToyBirds(2, 3, 40, split=split) for split in ("train", "validation", "test"))
     assert train.classes == validation.classes == test.classes
     assert len({*digests(train), *digests(validation), *digests(test)}) == 18

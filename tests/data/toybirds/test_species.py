@@ -2,8 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from dapl.data.toybirds.looks import LOOKS, PARTS, THEMES
-from dapl.data.toybirds.species import differing_parts, species_of
+from dapl.data.toybirds.species import LOOKS, PARTS, THEMES, differing_parts, species_of
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from dapl.errors import DaplError
-from dapl.metrics import companions as C
+from dapl.common.errors import DaplError
+from dapl.metrics import functional as C
 
 maps, masks = torch.rand(2, 3, 7, 7), torch.rand(2, 7, 7)
 keypoints, visible = torch.rand(2, 5, 2) * 7, torch.ones(2, 5).bool()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dapl._torchvision  # noqa: F401  (before torchmetrics)
+import dapl.common.operators  # noqa: F401  (before torchmetrics)
 
 # isort: split
 import pytest
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from dapl.errors import DaplError
-from dapl.metrics import companions as C
+from dapl.common.errors import DaplError
+from dapl.metrics import functional as C
 
 IMAGES, P, M, K, G, SIDE = 23, 6, 2, 5, 4, 12
 UPDATES = {

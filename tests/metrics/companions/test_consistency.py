@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from dapl.metrics import companions as C
+from dapl.metrics import functional as C
 
 SIDE = 24
 
@@ -27,16 +27,16 @@ def highest(pixels: Tensor) -> tuple[int, int]:
 
 
 def parts_of(pixels: Tensor, keypoints: Tensor, visible: Tensor, half_size: int) -> list[bool]:
-    """The parts in the box around the highest pixel, the box cut to the picture as the authors' is."""
+    """The parts in the box around the highest pixel, the box cut to the image as the authors' is."""
     height, width = pixels.shape
     x, y = highest(pixels)
     left, right = max(0, x - half_size), min(width, x + half_size)
     top, bottom = max(0, y - half_size), min(height, y + half_size)
     inside = []
     for (kx, ky), seen in zip(keypoints.tolist(), visible.tolist(), strict=True):
-        in_picture = 0 <= kx <= width and 0 <= ky <= height
+        in_image = 0 <= kx <= width and 0 <= ky <= height
         column, row = min(int(kx), width - 1), min(int(ky), height - 1)
-        inside.append(seen and in_picture and left <= column <= right and top <= row <= bottom)
+        inside.append(seen and in_image and left <= column <= right and top <= row <= bottom)
     return inside
 
 
@@ -80,7 +80,7 @@ class TestPeaks:
 def test_corresponding_parts_equal_the_loops(seed: int, half_size: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     maps = torch.rand(2, 3, 5, 4, generator=generator)
-    keypoints = torch.rand(2, 6, 2, generator=generator) * (SIDE + 8) - 4  # some lie outside the picture
+    keypoints = torch.rand(2, 6, 2, generator=generator) * (SIDE + 8) - 4  # some lie outside the image
     keypoints[:, :2] = keypoints[:, :2].round()
     visible = torch.rand(2, 6, generator=generator) < 0.7
     got = C.corresponding_parts(maps, keypoints, visible, SIDE, half_size)

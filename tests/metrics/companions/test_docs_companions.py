@@ -6,7 +6,7 @@ import doctest
 import re
 from pathlib import Path
 
-import dapl._torchvision  # noqa: F401  (before torchmetrics, which the page imports)
+import dapl.common.operators  # noqa: F401  (before torchmetrics, which the page imports)
 
 PAGE = Path(__file__).parents[3] / "docs" / "companions.md"
 

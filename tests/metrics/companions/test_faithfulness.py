@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dapl.metrics import companions as C
+from dapl.common.seeds import generator
+from dapl.metrics import functional as C
 from dapl.metrics import functional as F
-from dapl.seeds import generator
 
 
 def slow_blur(image: Tensor, sigma: float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapl.metrics import companions as C
+from dapl.metrics import functional as C
 
 CUB = ["back", "beak", "belly", "breast", "crown", "forehead", "left_eye", "left_leg", "left_wing", "nape"]
 CUB += ["right_eye", "right_leg", "right_wing", "tail", "throat"]
@@ -63,7 +63,7 @@ class TestPatches:
             assert x1 <= (column + 0.5) * size[1] / grid[1] <= x2
             assert y1 <= (row + 0.5) * size[0] / grid[0] <= y2
 
-    def test_a_picture_smaller_than_the_patch(self) -> None:
+    def test_a_image_smaller_than_the_patch(self) -> None:
         assert C.patches(torch.tensor(3), (2, 2), (20, 40)).tolist() == [8, 0, 40, 20]
 
     def test_bounds_are_inclusive_and_invisible_parts_are_nowhere(self) -> None:
@@ -73,10 +73,10 @@ class TestPatches:
         assert C.parts_in_patches(boxes, keypoints, visible).tolist() == [[True, True, False, False, False]]
         assert not C.parts_in_patches(boxes, keypoints, visible & False).any()
 
-    def test_keypoints_of_a_crop_are_those_of_the_picture_the_model_saw(self) -> None:
+    def test_keypoints_of_a_crop_are_those_of_the_image_the_model_saw(self) -> None:
         """A beak at (150, 100), a crop at (100, 80) of 100×100 scaled to 224: it is at (112, 44.8), in cell (1, 3).
 
-        Scaled alone, as PIP-Net's code does for box crops, it would be looked for outside the picture.
+        Scaled alone, as PIP-Net's code does for box crops, it would be looked for outside the image.
         """
         seen = (torch.tensor([[150.0, 100.0]]) - torch.tensor([100.0, 80.0])) * 2.24
         box = C.patches(torch.tensor([1 * 7 + 3]), (7, 7), 224)

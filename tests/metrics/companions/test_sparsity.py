@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapl.metrics import companions as C
+from dapl.metrics import functional as C
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapl.metrics import companions as C
+from dapl.common.seeds import generator
+from dapl.metrics import functional as C
 from dapl.models.backbone import create_backbone
-from dapl.seeds import generator
 
 MEAN, STD = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1), torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 

@@ -1,7 +1,6 @@
 """Drawn birds with exact part masks: a data set that needs no download."""
 
-from dapl.data.toybirds.dataset import ToyBirds
-from dapl.data.toybirds.looks import PARTS
-from dapl.data.toybirds.on_disk import write
+from dapl.data.toybirds.dataset import ToyBirds, write
+from dapl.data.toybirds.species import PARTS
 
 __all__ = ["PARTS", "ToyBirds", "write"]

@@ -1,32 +1,37 @@
-"""The data set: pictures drawn on demand, each a pure function of the arguments and of its class and number."""
+"""The data set: images drawn on demand, each a pure function of the arguments and of its class and number.
+
+Toybirds as files, for programs that read folders of images.
+"""
 
 from __future__ import annotations
 
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
+import csv
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-import dapl._torchvision  # noqa: F401  (before torchvision)  # isort: skip
+from PIL import Image
 from torchvision import tv_tensors
 
-from dapl.data.sample import Sample
-from dapl.data.toybirds.looks import PARTS
-from dapl.data.toybirds.picture import draw_picture, random_scene, scene_of_class
-from dapl.data.toybirds.species import species_of
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
+from dapl.common.files import replacing
+from dapl.data.sample import Dataset, Sample
+from dapl.data.toybirds.image import draw_image, random_scene, scene_of_class
+from dapl.data.toybirds.species import PARTS, species_of
 
-DRAWING_VERSION = 1  # raise it whenever a picture or a mask would change: caches go by the fingerprint
+DRAWING_VERSION = 1  # raise it whenever an image or a mask would change: caches go by the fingerprint
 SMALLEST_SIDE = 32
 _STREAMS = {"train": 3, "validation": 4, "test": 5}  # random streams; species.py has those of the classes
 
 
 class ToyBirds:
-    """Drawn birds of ``classes`` species, ``images_per_class`` pictures each, class after class.
+    """Drawn birds of ``classes`` species, ``images_per_class`` images each, class after class.
 
-    A species depends on ``seed`` and its index alone, a picture on these, ``split``, its number and ``size``: more
-    classes or more pictures leave the others as they are. ``background_cue`` is the probability that a picture's
+    A species depends on ``seed`` and its index alone, an image on these, ``split``, its number and ``size``: more
+    classes or more images leave the others as they are. ``background_cue`` is the probability that an image's
     background is the one that betrays its class; otherwise it is drawn independently of the class. It changes nothing
     but the background: the same bird stands there in the same pose.
     """
@@ -42,7 +47,7 @@ class ToyBirds:
         background_cue: float = 0.0,
         split: str = "train",
     ) -> None:
-        """``size`` is the side of square pictures or (height, width)."""
+        """``size`` is the side of square images or (height, width)."""
         self.height, self.width = (size, size) if isinstance(size, int) else size
         _check(classes, images_per_class, (self.height, self.width), seed, background_cue, split)
         self.images_per_class, self.seed, self.background_cue, self.split = (
@@ -73,18 +78,18 @@ class ToyBirds:
         cue_rng, scenery_rng, bird_rng = (np.random.default_rng(child) for child in position.spawn(3))
         betrayed = cue_rng.random() < self.background_cue
         scene = scene_of_class(label) if betrayed else random_scene(cue_rng)
-        picture, parts = draw_picture(self.species[label], scene, scenery_rng, bird_rng, self.height, self.width)
-        return _sample(picture, parts, label, self.names[index])
+        image, parts = draw_image(self.species[label], scene, scenery_rng, bird_rng, self.height, self.width)
+        return _sample(image, parts, label, self.names[index])
 
 
-def _sample(picture: NDArray[np.uint8], parts: NDArray[np.uint8], label: int, name: str) -> Sample:
-    """``picture`` is H×W×3, ``parts`` H×W with k + 1 where part k is seen."""
+def _sample(image: NDArray[np.uint8], parts: NDArray[np.uint8], label: int, name: str) -> Sample:
+    """``image`` is H×W×3, ``parts`` H×W with k + 1 where part k is seen."""
     keypoints, visible = _keypoints(parts)
     rows, columns = (np.flatnonzero((parts > 0).any(axis=axis)) for axis in (1, 0))
     box = [[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]]
     numbers = np.arange(1, len(PARTS) + 1, dtype=np.uint8)[:, None, None]
     return Sample(
-        image=tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(picture.transpose(2, 0, 1)))),
+        image=tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))),
         label=label,
         name=name,
         mask=tv_tensors.Mask(torch.from_numpy((parts > 0).astype(np.uint8))),
@@ -124,3 +129,78 @@ def _check(
         raise DaplError(f"background_cue is {background_cue}; give a probability from 0 to 1.")
     if split not in _STREAMS:
         raise DaplError(f"split is {split!r}; give one of {', '.join(_STREAMS)}.")
+
+
+_COLUMNS = ("image", "part", "x", "y", "visible")
+_PART_COLOURS = (
+    (0, 0, 0),
+    (230, 60, 60),
+    (250, 250, 250),
+    (250, 220, 60),
+    (70, 150, 220),
+    (240, 140, 60),
+    (150, 70, 190),
+    (80, 220, 220),
+    (230, 90, 210),
+    (80, 190, 100),
+    (170, 120, 60),
+    (70, 70, 170),
+    (150, 150, 60),
+)
+
+
+def write(dataset: Dataset, folder: str | Path) -> None:
+    """Write a `ToyBirds` (or a subset of one) below ``folder``; several splits may share it.
+
+    - ``<split>/<class>/<number>.png``: the image, the class folder named ``003.Slate-crowned_Robin``;
+    - ``masks/<split>/<class>/<number>.png``: 255 on the bird;
+    - ``parts/<split>/<class>/<number>.png``: indexed, k + 1 where part k of ``dataset.parts`` is seen;
+    - ``keypoints.csv``: one row an image and part, for all splits in the folder.
+    """
+    folder = Path(folder)
+    rows: list[tuple[str, ...]] = []
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        split, number_of_class, number = sample.name.split("/")
+        class_folder = f"{number_of_class}.{dataset.classes[sample.label].replace(' ', '_')}"
+        path = f"{split}/{class_folder}/{number}.png"
+        _write_images(sample, folder, path)
+        rows += _keypoint_rows(sample, path, dataset.parts)
+    _write_keypoints(folder / "keypoints.csv", rows)
+
+
+def _write_images(sample: Sample, folder: Path, path: str) -> None:
+    assert sample.mask is not None
+    assert sample.part_masks is not None
+    _save(Image.fromarray(sample.image.permute(1, 2, 0).numpy()), folder / path)
+    _save(Image.fromarray(sample.mask.numpy() * np.uint8(255)), folder / "masks" / path)
+    numbers = np.arange(1, len(sample.part_masks) + 1, dtype=np.uint8)[:, None, None]
+    parts = Image.fromarray((sample.part_masks.numpy() * numbers).max(axis=0))
+    parts.putpalette([level for colour in _PART_COLOURS for level in colour])
+    _save(parts, folder / "parts" / path)
+
+
+def _save(image: Image.Image, path: Path) -> None:
+    with replacing(path) as temporary:
+        image.save(temporary, format="PNG")
+
+
+def _keypoint_rows(sample: Sample, path: str, parts: Sequence[str]) -> list[tuple[str, ...]]:
+    assert sample.keypoints is not None
+    assert sample.visible is not None
+    points, visible = sample.keypoints.tolist(), sample.visible.int().tolist()
+    return [(path, part, str(x), str(y), str(v)) for part, (x, y), v in zip(parts, points, visible, strict=True)]
+
+
+def _write_keypoints(path: Path, rows: list[tuple[str, ...]]) -> None:
+    """Rows of other images that are in the file already stay, so that splits can be written one after the other."""
+    written = {row[0] for row in rows}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            others = [tuple(row) for row in csv.reader(file) if row]
+        rows = rows + [row for row in others if row != _COLUMNS and row[0] not in written]
+    rows = sorted(rows, key=lambda row: row[0])  # stable: the parts of an image keep their order
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows(rows)

@@ -15,22 +15,41 @@ everything at once and hands each metric what it asks for::
   (see docs/metrics.md); from there on it is the mean over rows, as for ``image``.
 """
 
-import dapl._torchvision  # noqa: F401  (before torchmetrics, which imports torchvision)
-from dapl.metrics.classes._assignment import PartAssignment
-from dapl.metrics.classes._background import BackgroundBias, RegionBackgroundShare
-from dapl.metrics.classes._coverage import Coverage, PartPrecision, PartRecall
-from dapl.metrics.classes._diversity import Diversity, Imbalance, Redundancy
-from dapl.metrics.classes._mean import Scope
+import dapl.common.operators  # noqa: F401  (before torchmetrics, which imports torchvision)
+from dapl.metrics.classes.base import Scope
+from dapl.metrics.classes.coverage import (
+    Coverage,
+    Diversity,
+    Imbalance,
+    PartAssignment,
+    PartPrecision,
+    PartRecall,
+    Redundancy,
+)
+from dapl.metrics.classes.masks import (
+    BackgroundBias,
+    ObjectOverlap,
+    OutsideInsideRelevanceRatio,
+    RegionBackgroundShare,
+)
+from dapl.metrics.classes.prototypes import Consistency, ExplanationSize, Faithfulness, Purity, Stability
 
 __all__ = [
     "BackgroundBias",
+    "Consistency",
     "Coverage",
     "Diversity",
+    "ExplanationSize",
+    "Faithfulness",
     "Imbalance",
+    "ObjectOverlap",
+    "OutsideInsideRelevanceRatio",
     "PartAssignment",
     "PartPrecision",
     "PartRecall",
+    "Purity",
     "Redundancy",
     "RegionBackgroundShare",
     "Scope",
+    "Stability",
 ]

@@ -1,6 +1,6 @@
-"""The paper's interpretability metrics as pure functions: tensors in, tensors out, batched, on any device.
+"""Interpretability in numbers as pure functions: tensors in, tensors out, batched, on any device.
 
-A batch of maps becomes numbers in three steps, each a function here::
+A batch of maps becomes Coverage and Diversity in three steps, each a function here::
 
     regions = activation_regions(maps, size)            # A_j, bool (…, P, H, W)
     visible = visible_parts(parts, visible)             # parts M_k, bool (…, K, H, W)
@@ -9,26 +9,85 @@ A batch of maps becomes numbers in three steps, each a function here::
 
 Leading axes (…) are images, mostly one. ``visible`` (…, K) takes the parts that cannot be seen out of K, ``kept``
 (…, P) takes pruned prototypes out of P. An image in which no part is visible has no Coverage and no Diversity: NaN.
+
+The metrics of the field stand beside them, each to its published definition (docs/companions.md). Keypoints are x and y
+in pixels of the image *as the model saw it*, a pixel covering [x, x+1) × [y, y+1). All numbers are shares between 0 and
+1 where the papers print percent.
 """
 
-from dapl.metrics.functional._background import background_bias, region_background_share
-from dapl.metrics.functional._coverage import assign, coverage, overlap, precision, recall, visible_parts
-from dapl.metrics.functional._diversity import diversity, imbalance, redundancy
-from dapl.metrics.functional._regions import activation_regions, iou, upsample
+from dapl.metrics.functional.background import (
+    background_bias,
+    background_overlap,
+    object_overlap,
+    outside_inside_relevance_ratio,
+    region_background_share,
+)
+from dapl.metrics.functional.consistency import (
+    consistency,
+    consistent_prototypes,
+    corresponding_parts,
+    count_parts,
+    count_stable,
+    peaks,
+    perturb,
+    stability,
+    visible_keypoints,
+)
+from dapl.metrics.functional.coverage import assign, coverage, overlap, precision, recall, visible_parts
+from dapl.metrics.functional.diversity import diversity, imbalance, redundancy
+from dapl.metrics.functional.faithfulness import SimilarityLoss, blur_out, faithfulness, random_regions
+from dapl.metrics.functional.parts import part_masks
+from dapl.metrics.functional.purity import (
+    merge_left_right,
+    merge_parts,
+    parts_in_patches,
+    patches,
+    purity,
+    top_images,
+)
+from dapl.metrics.functional.regions import activation_regions, iou, upsample
+from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes
 
 __all__ = [
+    "SimilarityLoss",
     "activation_regions",
     "assign",
     "background_bias",
+    "background_overlap",
+    "blur_out",
+    "class_sizes",
+    "consistency",
+    "consistent_prototypes",
+    "corresponding_parts",
+    "count_parts",
+    "count_stable",
     "coverage",
     "diversity",
+    "explanation_size",
+    "faithfulness",
     "imbalance",
     "iou",
+    "merge_left_right",
+    "merge_parts",
+    "object_overlap",
+    "outside_inside_relevance_ratio",
     "overlap",
+    "part_masks",
+    "parts_in_patches",
+    "patches",
+    "peaks",
+    "perturb",
     "precision",
+    "purity",
+    "random_regions",
     "recall",
     "redundancy",
     "region_background_share",
+    "sparsity",
+    "stability",
+    "top_images",
+    "unique_prototypes",
     "upsample",
+    "visible_keypoints",
     "visible_parts",
 ]

@@ -1,27 +1,99 @@
-"""``dapl prepare faceforensics``: plan, work, manifest, and what to tell the user."""
+"""Many videos, in this process or in several.
+
+``dapl prepare faceforensics``: plan, work, manifest, and what to tell the user.
+"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import multiprocessing
+import os
+import signal
 import sys
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dapl.common.errors import DaplError
+from dapl.common.files import write_json
+from dapl.common.progress import Advance, Reporter
 from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, Record, read_settings, write_manifest
-from dapl.errors import DaplError
-from dapl.files import write_json
-from dapl.masks.landmarks import face_model
-from dapl.masks.refine import METHODS
-from dapl.masks.sam import DEFAULT_MODEL
-from dapl.prepare.faceforensics.layout import Plan, labels_of, make_plan
-from dapl.prepare.faceforensics.unit import Settings, is_done, read_records, sweep
-from dapl.prepare.faceforensics.workers import prepare_all
-from dapl.progress import Reporter
+from dapl.masks.faces import face_model
+from dapl.masks.refine import DEFAULT_MODEL, METHODS
+from dapl.prepare.faceforensics.layout import Plan, Video, labels_of, make_plan
+from dapl.prepare.faceforensics.unit import Settings, Tools, is_done, prepare_video, read_records, sweep
+
+_tools: Tools | None = None
+"""Of a worker process, made with its first video, so that what is wrong with them reaches the user as a sentence."""
+
+
+def prepare_all(
+    videos: Sequence[Video], root: Path, out: Path, settings: Settings, workers: int, advance: Advance
+) -> None:
+    if workers == 1:
+        tools = Tools(settings)
+        try:
+            for video in videos:
+                prepare_video(video, root, out, settings, tools)
+                advance(1)
+        finally:
+            tools.close()
+        return
+    # spawned, not forked: MediaPipe and torch have threads of their own, which a fork would leave behind
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(workers, len(videos)), mp_context=context, initializer=_start)
+    try:
+        futures = [pool.submit(_prepare, video, root, out, settings) for video in videos]
+        for future in as_completed(futures):
+            future.result()
+            advance(1)
+    except BrokenProcessPool as error:
+        raise DaplError(
+            "a worker process died, probably for want of memory; the same command with fewer --workers goes on where "
+            "this one stopped."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _prepare(video: Video, root: Path, out: Path, settings: Settings) -> None:
+    global _tools
+    if _tools is None:
+        _tools = Tools(settings)
+    prepare_video(video, root, out, settings, _tools)
+
+
+def _start() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and tells us by cancelling what is left
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _one_thread()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot say so, and the queue that a worker waits at stays open."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _one_thread() -> None:
+    """The processes share the cores between them already."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        import cv2
+
+        cv2.setNumThreads(1)
+    except ImportError:
+        pass
+
 
 LEFT_OUT = 1
 """Exit code where all was done that could be, and something was left out. 2 is an error that stopped everything."""
@@ -32,9 +104,14 @@ _LINES = 20
 def prepare_and_report(arguments: argparse.Namespace) -> int:
     """The command: files into ``arguments.out``, a table to standard output, what was left out to standard error."""
     records = prepare(
-        arguments.root, arguments.out, _settings(arguments), arguments.compression, arguments.methods,
-        arguments.workers, Reporter(arguments.quiet),
-    )  # fmt: skip
+        arguments.root,
+        arguments.out,
+        _settings(arguments),
+        arguments.compression,
+        arguments.methods,
+        arguments.workers,
+        Reporter(arguments.quiet),
+    )
     labels = labels_of(arguments.methods)
     print(_table(records, labels))
     print(f"\nmanifest     {arguments.out / MANIFEST}")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from dapl.common.errors import DaplError, nearest
 from dapl.data.faceforensics_files import MANIPULATIONS, REAL, SPLITS
-from dapl.errors import DaplError, nearest
 
 COMPRESSIONS = ("raw", "c23", "c40")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dapl.errors import DaplError
+from dapl.common.errors import DaplError
 
 
 class VideoError(Exception):

@@ -1,0 +1,302 @@
+"""Arrays of a cache, mapped into memory. A file that holds Python objects, which could run code, is refused.
+
+Keypoints, boxes and part masks of a data set at the size the model sees, read once and kept as small files.
+
+The metrics want them for every image; reading them from the data set would decode every image again.
+
+Images decoded and resized once: uint8 arrays on disk that every process and every later run maps into memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dapl.common.errors import DaplError
+from dapl.common.files import replacing
+from dapl.data.sample import Dataset, Sample, Subset
+from dapl.data.transforms import Fit, fit
+
+_BROKEN = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError, SyntaxError, zipfile.BadZipFile)
+"""What numpy raises on files that are cut short, hold objects, or are something else altogether."""
+
+
+def open_array(path: Path, mode: Literal["r", "c"] = "r", dtype: type = np.uint8) -> np.ndarray:
+    """A .npy file as a memory map: read only, or (``c``) with changes that stay in memory."""
+    try:
+        found = np.lib.format.open_memmap(path, mode=mode)
+    except _BROKEN as error:
+        raise broken(path, str(error)) from error
+    if found.dtype != dtype:
+        raise broken(path, f"numbers of type {found.dtype} instead of {np.dtype(dtype)}")
+    return found
+
+
+def read_arrays(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
+    """Arrays of a .npz file, read whole."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return [np.asarray(file[name]) for name in names]
+    except _BROKEN as error:
+        raise broken(path, str(error)) from error
+
+
+def broken(path: Path, reason: str) -> DaplError:
+    return DaplError(f"{path}: not an array that dapl wrote ({reason}); delete it, the cache is made anew.")
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What is known of the parts of n images of size×size pixels, K parts each."""
+
+    keypoints: Tensor
+    """float32 n×K×2, (x, y) in pixels; 0 where a part is not visible."""
+    visible: Tensor
+    """bool n×K."""
+    boxes: Tensor
+    """float32 n×4, XYXY; 0 where there is none."""
+    packed: np.ndarray | None
+    """Exact part masks, eight pixels a byte: uint8 n×K×size×⌈size/8⌉, maybe a memory map; None where there are none."""
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.keypoints)
+
+    def rows(self, rows: Sequence[int] | Tensor) -> Annotations:
+        index = torch.as_tensor(rows)
+        packed = None if self.packed is None else np.asarray(self.packed[index.numpy()])
+        return Annotations(self.keypoints[index], self.visible[index], self.boxes[index], packed, self.size)
+
+    def part_masks(self) -> Tensor | None:
+        """bool n×K×size×size where exact masks exist."""
+        if self.packed is None:
+            return None
+        return torch.from_numpy(np.unpackbits(self.packed, axis=-1, count=self.size).view(np.bool_))
+
+
+class AnnotationReader:
+    """The annotations of single samples as arrays of the same shape for each image of a data set."""
+
+    def __init__(self, dataset: Dataset, size: int, how: Fit) -> None:
+        self.dataset, self.size, self.how = dataset, size, how
+        self.exact = len(dataset) > 0 and dataset[0].part_masks is not None
+
+    def arrays(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Keypoints K×2, visible K, box 4 and packed part masks (empty where there are none) of a fitted sample."""
+        if (sample.part_masks is not None) != self.exact:
+            raise DaplError(
+                f"{sample.name}: {'has no' if self.exact else 'has'} part masks, unlike the first image of the data "
+                "set; give them for all images or for none."
+            )
+        parts = len(self.dataset.parts)
+        keypoints, visible = torch.zeros(parts, 2), torch.zeros(parts, dtype=torch.bool)
+        if sample.keypoints is not None:
+            keypoints = sample.keypoints.as_subclass(Tensor)
+            visible = torch.ones(parts, dtype=torch.bool) if sample.visible is None else sample.visible
+        box = torch.zeros(4) if sample.box is None else sample.box.as_subclass(Tensor)[0]
+        packed = np.empty(0, np.uint8)
+        if sample.part_masks is not None:
+            packed = np.packbits(sample.part_masks.as_subclass(Tensor).numpy(), axis=-1)
+        return keypoints, visible, box, torch.from_numpy(packed)
+
+    def read(self, rows: Sequence[int]) -> Annotations:
+        """Straight from the data set, which decodes each image."""
+        return stacked([self.arrays(fit(self.dataset[row], self.size, self.how)) for row in rows], self.size)
+
+
+def stacked(arrays: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]], size: int) -> Annotations:
+    keypoints, visible, boxes, packed = (torch.stack(list(column)) for column in zip(*arrays, strict=True))
+    return Annotations(keypoints, visible, boxes, packed.numpy() if packed.numel() else None, size)
+
+
+def write_annotations(folder: Path, key: str, count: int, batches: Iterable[Sequence[Tensor]]) -> None:
+    """``batches`` of what `AnnotationReader.arrays` gives, in order. Masks go to their file as they come.
+
+    Two files: the masks, which are mapped into memory, and the rest, whose presence says that both are whole.
+    """
+    small: list[Sequence[Tensor]] = []
+    masks: np.memmap | None = None
+    start = 0
+    with ExitStack() as stack:
+        for *rest, packed in batches:
+            small.append(rest)
+            if packed.numel():
+                if masks is None:
+                    file = stack.enter_context(replacing(_masks(folder, key)))
+                    masks = np.lib.format.open_memmap(file, "w+", np.uint8, (count, *packed.shape[1:]))
+                masks[start : start + len(packed)] = packed.numpy()
+            start += len(packed)
+        if masks is not None:
+            masks.flush()
+    keypoints, visible, boxes = (torch.cat(list(column)).numpy() for column in zip(*small, strict=True))
+    with replacing(_points(folder, key)) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, keypoints=keypoints, visible=visible, boxes=boxes, exact=np.array(masks is not None))
+
+
+def open_annotations(folder: Path, key: str, size: int) -> Annotations | None:
+    """What `write_annotations` left behind, if it did."""
+    if not _points(folder, key).exists():
+        return None
+    *arrays, has_masks = read_arrays(_points(folder, key), ("keypoints", "visible", "boxes", "exact"))
+    keypoints, visible, boxes = (torch.from_numpy(array) for array in arrays)
+    exact = bool(has_masks)
+    if exact and not _masks(folder, key).exists():
+        return None
+    return Annotations(keypoints, visible, boxes, open_array(_masks(folder, key)) if exact else None, size)
+
+
+def _points(folder: Path, key: str) -> Path:
+    return folder / f"{key}-annotations.npz"
+
+
+def _masks(folder: Path, key: str) -> Path:
+    return folder / f"{key}-parts.npy"
+
+
+_VERSION = 1  # raise when the same arguments would give other pixels
+WORKERS_BY = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+"""How loading processes start: a process of several on one machine was spawned itself and would spawn them, slowly."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """All images of a data set at one size. Arrays may be memory maps."""
+
+    images: np.ndarray
+    """uint8 n×3×S×S."""
+    masks: np.ndarray | None
+    """uint8 n×S×S in {0, 1}, or None where the data set has no masks."""
+    key: str
+    """Names the content: the same key, the same pixels."""
+
+
+def base_rows(dataset: Dataset) -> tuple[Dataset, list[int]]:
+    """The data set behind any subsets, and the rows of it that ``dataset`` shows: caches are kept for the former."""
+    rows = list(range(len(dataset)))
+    while isinstance(dataset, Subset):
+        rows = [dataset.indices[row] for row in rows]
+        dataset = dataset.dataset
+    return dataset, rows
+
+
+def pixels_key(dataset: Dataset, size: int, how: Fit) -> str:
+    text = f"{_VERSION}/{dataset.fingerprint}/{size}/{how}/{len(dataset)}"
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def load_pixels(
+    dataset: Dataset,
+    size: int,
+    how: Fit,
+    folder: Path,
+    workers: int = 0,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Pixels:
+    """Open the arrays of ``dataset``, making them first where they do not exist; ``advance`` hears of each batch."""
+    key = pixels_key(dataset, size, how)
+    images, masks = folder / f"{key}-images.npy", folder / f"{key}-masks.npy"
+    if not (images.exists() and (masks.exists() or not dataset.has_masks)):
+        _write(dataset, size, how, images, masks, workers, advance)
+    opened = open_array(masks) if dataset.has_masks else None
+    return Pixels(open_array(images), opened, key)
+
+
+def load_annotations(
+    dataset: Dataset,
+    size: int,
+    how: Fit,
+    folder: Path,
+    workers: int = 0,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Annotations:
+    """Keypoints, boxes and part masks of ``dataset`` at the size of its `Pixels`, made first where they do not exist.
+
+    They mostly do: whoever decodes the images writes them as well.
+    """
+    key = pixels_key(dataset, size, how)
+    found = open_annotations(folder, key, size)
+    if found is None:
+        loader = _loader(dataset, size, how, workers)
+        write_annotations(folder, key, len(dataset), (_told(batch[2:], advance) for batch in loader))
+        found = open_annotations(folder, key, size)
+    assert found is not None
+    return found
+
+
+class Decoded(torch.utils.data.Dataset):
+    """A data set's images and masks at one size, as plain tensors, in the shape a DataLoader wants."""
+
+    def __init__(self, dataset: Dataset, size: int, how: Fit) -> None:
+        self.dataset, self.size, self.how = dataset, size, how
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """uint8 3×S×S and uint8 S×S (empty where there is no mask)."""
+        return _plain(fit(self.dataset[index], self.size, self.how))
+
+
+class Annotated(Decoded):
+    """As `Decoded`, and beside image and mask all that `AnnotationReader.arrays` gives."""
+
+    def __init__(self, dataset: Dataset, size: int, how: Fit) -> None:
+        super().__init__(dataset, size, how)
+        self.reader = AnnotationReader(dataset, size, how)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:  # type: ignore[override]
+        sample = fit(self.dataset[index], self.size, self.how)
+        return *_plain(sample), *self.reader.arrays(sample)
+
+
+def _plain(sample: Sample) -> tuple[Tensor, Tensor]:
+    mask = torch.empty(0, dtype=torch.uint8) if sample.mask is None else sample.mask.as_subclass(Tensor)
+    return sample.image.as_subclass(Tensor), mask
+
+
+def _loader(dataset: Dataset, size: int, how: Fit, workers: int) -> DataLoader:
+    return DataLoader(Annotated(dataset, size, how), batch_size=16, num_workers=workers, generator=torch.Generator())
+
+
+def _told(batch: Sequence[Tensor], advance: Callable[[int], None]) -> Sequence[Tensor]:
+    advance(len(batch[0]))
+    return batch
+
+
+def _write(
+    dataset: Dataset, size: int, how: Fit, images: Path, masks: Path, workers: int, advance: Callable[[int], None]
+) -> None:
+    """One pass over the data set: images, masks and annotations."""
+    count = len(dataset)
+    key = pixels_key(dataset, size, how)
+    with replacing(images) as image_file, replacing(masks) as mask_file:
+        image_rows = np.lib.format.open_memmap(image_file, "w+", np.uint8, (count, 3, size, size))
+        mask_rows = np.lib.format.open_memmap(
+            mask_file, "w+", np.uint8, (count if dataset.has_masks else 0, size, size)
+        )
+
+        def annotations() -> Iterator[Sequence[Tensor]]:
+            start = 0
+            for batch, batch_masks, *rest in _loader(dataset, size, how, workers):
+                stop = start + len(batch)
+                image_rows[start:stop] = batch.numpy()
+                if dataset.has_masks:
+                    mask_rows[start:stop] = batch_masks.numpy()
+                advance(len(batch))
+                start = stop
+                yield rest
+
+        write_annotations(images.parent, key, count, annotations())
+        image_rows.flush()
+        mask_rows.flush()

@@ -1,0 +1,177 @@
+"""Which lane a stage drives in: cached features where the backbone stays as it is, images where it does not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from dapl.batches.cache import Pixels, base_rows, load_pixels, pixels_key
+from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
+from dapl.batches.sources import Features, FeatureSource, ImageSource, Source
+from dapl.common.errors import DaplError
+from dapl.common.files import expand_path
+from dapl.common.progress import Reporter
+from dapl.config import Config
+from dapl.data.build import build_splits
+from dapl.data.sample import Dataset, Splits
+from dapl.data.transforms import Augmentation
+from dapl.models.contract import PrototypeModel
+
+Split = Literal["train", "validation", "test"]
+_WARNINGS_SHOWN = 5
+
+
+class RunData:
+    """The data of a run, read in the cheapest way that gives the same numbers."""
+
+    def __init__(self, config: Config, fabric: Fabric, reporter: Reporter, splits: Splits | None = None) -> None:
+        """Files whose data is bad say so here, before anything is trained."""
+        self.config = config
+        self.fabric = fabric
+        self.reporter = reporter
+        self.splits = splits or build_splits(config.data)
+        self._tell_what_was_left_out()
+        self.folder = _cache_folder(config)
+        self._pixels: dict[str, Pixels] = {}
+        self._in_memory: tuple[tuple[str, int], Features] | None = None
+        self.shared_backbone = ""
+        """Digest of the weights that other runs start with too: features of that backbone are kept on disk."""
+
+    def _tell_what_was_left_out(self) -> None:
+        """Of data sets that go on without what they cannot use; each is told once, however many splits show it."""
+        shown = {id(base): base for base, _ in map(base_rows, vars(self.splits).values())}
+        lines = [line for base in shown.values() for line in getattr(base, "warnings", ())]
+        for line in lines[:_WARNINGS_SHOWN]:
+            self.reporter.line(f"data: {line}")
+        if len(lines) > _WARNINGS_SHOWN:
+            self.reporter.line(f"data: and {len(lines) - _WARNINGS_SHOWN} more; `dapl prepare check` lists them all")
+
+    def dataset(self, split: Split) -> Dataset:
+        return getattr(self.splits, split)
+
+    def images(self, split: Split, kind: Augmentation = "none") -> ImageSource:
+        """The split as images, changed at random by ``kind``."""
+        dataset = self.dataset(split)
+        data = self.config.data
+        return ImageSource(dataset, self._load_pixels(dataset), data.image_size, data.fit, kind, self._workers(kind))
+
+    def pixel_masks(self, split: Split, indices: Tensor) -> Tensor | None:
+        """Foreground in pixels of some images of the split: uint8 B×S×S, or None where there are no masks."""
+        source = self.images(split)
+        masks = [source[int(index), 0][1] for index in indices]
+        return torch.stack(masks) if masks and masks[0].numel() else None
+
+    def source(self, split: Split, model: PrototypeModel, kind: Augmentation = "none") -> Source:
+        """The split for a stage that leaves the backbone as it is: features where they can be had, else images."""
+        views = {"none": 1, "flip": 2}.get(kind)
+        if views is None or not self.config.cache.features:
+            return self.images(split, kind)
+        features = self._features(split, model, views)
+        if features is None:
+            return self.images(split, kind)
+        dataset = self.dataset(split)
+        _, rows = base_rows(dataset)
+        return FeatureSource(features, rows, dataset.labels)
+
+    def _features(self, split: Split, model: PrototypeModel, views: int) -> Features | None:
+        base, _ = base_rows(self.dataset(split))
+        weights = digest(model.backbone)
+        pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
+        backbone, precision = self.config.model.backbone, self.config.runtime.precision
+        key = features_key(pixels, weights, backbone.stages, views, precision, backbone.balance)
+        if self._in_memory is not None and self._in_memory[0] == (key, views):
+            return self._in_memory[1]
+        on_disk = weights == self.shared_backbone
+        found = open_features(self.folder, key, base.has_masks) if on_disk else None
+        # One process may look before another has written the file, the other after: only together they may go on.
+        if not self._any(found is None):
+            return found
+        if self._size_gb(model, base, views) > self.config.cache.limit_gb:
+            return None
+        if not on_disk and self.fabric.world_size > 1:
+            return None  # each process reads its own share of the images instead of all of them
+        return self._make_features(base, model, views, key, on_disk)
+
+    def _make_features(
+        self, base: Dataset, model: PrototypeModel, views: int, key: str, on_disk: bool
+    ) -> Features | None:
+        data = self.config.data
+        source = ImageSource(base, self._load_pixels(base), data.image_size, data.fit, "none", self._workers("none"))
+
+        def compute(*allocate) -> Features:
+            with self.reporter.track("features", len(source)) as advance:
+                return compute_features(
+                    model.backbone, source, views, self.config.runtime.evaluation_batch, self.fabric, advance, *allocate
+                )
+
+        if not on_disk:
+            self._in_memory = None  # let the old ones go first
+            features = compute()
+            self._in_memory = (key, views), features
+            return features
+        if self.fabric.local_rank == 0:
+            _writing(self.folder, lambda: write_features(self.folder, key, compute))
+        self.fabric.barrier()
+        return open_features(self.folder, key, base.has_masks)
+
+    def _any(self, flag: bool) -> bool:
+        """Whether it is so in any process."""
+        flags = self.fabric.all_gather(torch.tensor(flag, device=self.fabric.device))
+        return bool(torch.as_tensor(flags).any())
+
+    def _size_gb(self, model: PrototypeModel, base: Dataset, views: int) -> float:
+        size = self.config.data.image_size
+        with torch.inference_mode():
+            model.backbone.eval()
+            shape = model.backbone(torch.zeros(1, 3, size, size, device=self.fabric.device)).shape
+        return len(base) * views * shape[1:].numel() * 4 / 2**30
+
+    def _load_pixels(self, dataset: Dataset) -> Pixels | None:
+        if not self.config.cache.pixels:
+            return None
+        base, _ = base_rows(dataset)
+        data = self.config.data
+        key = pixels_key(base, data.image_size, data.fit)
+        if key not in self._pixels:
+            # One process a machine decodes, the others find the file.
+            if self.fabric.local_rank == 0:
+                self._pixels[key] = self._open_pixels(base)
+            self.fabric.barrier()
+            if self.fabric.local_rank != 0:
+                self._pixels[key] = self._open_pixels(base)
+        return self._pixels[key]
+
+    def _open_pixels(self, base: Dataset) -> Pixels:
+        data = self.config.data
+        with self.reporter.track("images", len(base)) as advance:
+            return _writing(
+                self.folder,
+                lambda: load_pixels(base, data.image_size, data.fit, self.folder, self._workers("decode"), advance),
+            )
+
+    def _workers(self, kind: str) -> int:
+        """Processes that load: none where all there is to do is to copy from the pixel cache."""
+        if self.config.runtime.workers is not None:
+            return self.config.runtime.workers
+        if kind == "none" and self.config.cache.pixels:
+            return 0
+        return max(1, min(8, (os.cpu_count() or 1) // self.config.runtime.devices))
+
+
+def _cache_folder(config: Config) -> Path:
+    return expand_path(config.cache.folder, "cache.folder")
+
+
+def _writing(folder: Path, write):
+    try:
+        return write()
+    except OSError as error:
+        raise DaplError(
+            f"cache.folder: {folder} cannot be written ({error.strerror or error}); free some space, name another "
+            "folder with --cache.folder, or switch caches off with --cache.pixels false --cache.features false."
+        ) from error

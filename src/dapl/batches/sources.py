@@ -1,0 +1,173 @@
+"""Where a stage's batches come from: images (decoded or from the pixel cache) or cached backbone features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchvision import tv_tensors
+
+from dapl.batches.cache import WORKERS_BY, Decoded, Pixels, base_rows
+from dapl.common.seeds import derive_seed
+from dapl.data.sample import Dataset, Sample
+from dapl.data.transforms import Augmentation, Fit, augment, mirrored
+from dapl.models.contract import Output, PrototypeModel
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B images of a data set, as images or as features."""
+
+    indices: Tensor
+    """long B, on the CPU."""
+    labels: Tensor
+    images: Tensor | None = None
+    """uint8 B×3×S×S."""
+    features: Tensor | None = None
+    """float B×D0×H×W."""
+    masks: Tensor | None = None
+    """B×h×w foreground, uint8 {0, 1} in pixels or float in [0, 1] on the grid; None where there are none."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def to(self, device: torch.device) -> Batch:
+        moved = {
+            name: value.to(device, non_blocking=True)
+            for name in ("labels", "images", "features", "masks")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(self, **moved)
+
+
+def features_of(model: PrototypeModel, batch: Batch) -> Tensor:
+    if batch.features is not None:
+        return batch.features
+    return model.backbone(batch.images)
+
+
+def run_model(model: PrototypeModel, batch: Batch) -> Output:
+    return model.from_features(features_of(model, batch))
+
+
+def grid_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
+    """Foreground share of each cell: the area average of the mask (decision 4). B×h×w → float B×H×W in [0, 1]."""
+    masks = masks.float()
+    if tuple(masks.shape[-2:]) == tuple(size):
+        return masks
+    return torch.nn.functional.adaptive_avg_pool2d(masks.unsqueeze(1), (size[0], size[1])).squeeze(1)
+
+
+class Source(Protocol):
+    """A data set that can be read in batches, in an order that the caller gives."""
+
+    labels: Tensor
+
+    def __len__(self) -> int: ...
+
+    def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
+        """One batch for each index tensor; ``seed`` decides the augmentation."""
+
+
+class ImageSource:
+    """Images, from the pixel cache where there is one, changed at random where the stage asks for it."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        pixels: Pixels | None,
+        size: int,
+        how: Fit,
+        kind: Augmentation = "none",
+        workers: int = 0,
+    ) -> None:
+        base, self.rows = base_rows(dataset)
+        self.decoded = Decoded(base, size, how)
+        self.pixels = pixels
+        self.kind = kind
+        self.workers = workers
+        self.labels = torch.tensor(list(dataset.labels))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        index, seed = key
+        image, mask = self._plain(self.rows[index])
+        if self.kind == "none":
+            return image, mask
+        sample = Sample(tv_tensors.Image(image), 0, "", mask=tv_tensors.Mask(mask) if mask.numel() else None)
+        changed = augment(sample, self.kind, derive_seed(seed, index))
+        return changed.image.as_subclass(Tensor), mask if changed.mask is None else changed.mask.as_subclass(Tensor)
+
+    def _plain(self, row: int) -> tuple[Tensor, Tensor]:
+        if self.pixels is None:
+            return self.decoded[row]
+        masks = self.pixels.masks
+        mask = torch.empty(0, dtype=torch.uint8) if masks is None else torch.from_numpy(masks[row].copy())
+        return torch.from_numpy(self.pixels.images[row].copy()), mask
+
+    def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
+        keys = [[(int(index), seed) for index in indices] for indices in order]
+        loader: Iterable[tuple[Tensor, Tensor]] = DataLoader(
+            self,  # type: ignore[arg-type]  # keys are pairs, not the integers that the type asks for
+            batch_sampler=keys,
+            num_workers=self.workers,
+            generator=torch.Generator(),  # else it would draw from the global one
+            multiprocessing_context=WORKERS_BY if self.workers else None,
+        )
+        for indices, (images, masks) in zip(order, loader, strict=True):
+            yield Batch(indices, self.labels[indices], images=images, masks=masks if masks.numel() else None)
+
+
+@dataclass(frozen=True)
+class Features:
+    """V views (as seen, mirrored) of n images; may be maps of files."""
+
+    values: Tensor
+    """float n×V×D0×H×W."""
+    masks: Tensor | None
+    """float n×V×H×W, foreground share of each cell; None where the data has no masks."""
+
+
+class FeatureSource:
+    """Cached features of a frozen backbone; of two views (as seen, mirrored) it picks as `ImageSource` flips."""
+
+    def __init__(self, features: Features, rows: Sequence[int], labels: Sequence[int]) -> None:
+        """``rows`` of the features belong to this source."""
+        self.features, self.masks = features.values, features.masks
+        self.rows = torch.tensor(list(rows))
+        self.labels = torch.tensor(list(labels))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
+        for indices in order:
+            rows, view = self.rows[indices], torch.zeros_like(indices)
+            if self.features.shape[1] == 2:
+                view = torch.tensor([int(mirrored(derive_seed(seed, index))) for index in indices.tolist()])
+            masks = None if self.masks is None else self.masks[rows, view]
+            yield Batch(indices, self.labels[indices], features=self.features[rows, view], masks=masks)
+
+
+def shuffled(count: int, batch_size: int, seed: int) -> list[Tensor]:
+    """All of 0 … count−1 in random order, cut into batches; the last may be smaller."""
+    return list(torch.randperm(count, generator=torch.Generator().manual_seed(seed)).split(batch_size))
+
+
+def in_order(count: int, batch_size: int) -> list[Tensor]:
+    return list(torch.arange(count).split(batch_size))
+
+
+def shares(order: Sequence[Tensor], rank: int, world: int) -> list[Tensor]:
+    """This process's part of each batch. Where a last batch is too small to give it one, it borrows the first image.
+
+    A borrowed image must count for nothing; without it the others would wait for this process's gradient for ever.
+    """
+    return [indices[rank::world] if rank < len(indices) else indices[:1] for indices in order]

@@ -1,1 +1,0 @@
-"""Several systems under one protocol: the table, the picture and the frontier."""

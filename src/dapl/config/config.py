@@ -1,0 +1,84 @@
+"""What a config may say: every field with its type, default and description. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from dapl.common.errors import nearest
+from dapl.config.data import DataConfig, ToyBirdsData
+from dapl.config.model import DaplModel, ModelConfig
+from dapl.config.section import Section
+from dapl.config.training import JointStage, LastLayerStage, LossConfig, ProjectStage, Stage, WarmUpStage
+
+PARTS = ("backbone", "addon", "attention", "prototypes", "classifier")
+"""A system has some of them; a learning rate for one that it lacks says nothing, so that schedules can be shared."""
+
+
+_UNSUITABLE = {
+    ("pixpnet", "last_layer"): "the logits of PixPNet are plain sums, so it has no last layer",
+    **{("blackbox", stage): "a black box has no prototypes" for stage in ("project", "prune", "prune_impure")},
+}
+"""(system, stage) that do not go together, and why."""
+
+
+class CacheConfig(Section):
+    folder: str = Field("~/.cache/dapl", description="Where caches live; they are shared by runs and safe to delete.")
+    pixels: bool = Field(True, description="Keep decoded, resized images.")
+    features: bool = Field(True, description="Keep backbone features for stages that freeze the backbone.")
+    limit_gb: float = Field(8.0, gt=0, description="Features larger than this are computed anew each epoch instead.")
+
+
+class RuntimeConfig(Section):
+    accelerator: str = Field("auto", description="auto, cpu, cuda, mps: as Lightning Fabric names them.")
+    devices: int = Field(1, ge=1, description="Processes (devices) on each machine.")
+    nodes: int = Field(1, ge=1, description="Machines; start one process group a machine, e.g. with torchrun or SLURM.")
+    precision: str = Field("32-true", description="32-true, bf16-mixed or 16-mixed, as Lightning Fabric names them.")
+    workers: int | None = Field(None, ge=0, description="Data loading processes; null picks by what has to be loaded.")
+    checkpoint_steps: int | None = Field(None, ge=1, description="Also checkpoint every so many steps within an epoch.")
+    evaluation_batch: int = Field(64, ge=1, description="Images a step where nothing is learned.")
+
+
+class Config(Section):
+    """All that decides what a run does."""
+
+    seed: int = Field(0, ge=0, description="Seed of initial weights, order of images, augmentation and negatives.")
+    start: str | None = Field(
+        None, description="Run whose model this one starts from, of the same shape; {seed} stands for the seed."
+    )
+    data: DataConfig = Field(default_factory=ToyBirdsData)
+    model: ModelConfig = Field(default_factory=DaplModel)
+    loss: LossConfig = Field(default_factory=LossConfig)
+    schedule: list[Stage] = Field(
+        default_factory=lambda: list[Stage]((WarmUpStage(), JointStage(epochs=10), ProjectStage(), LastLayerStage())),
+        min_length=1,
+        description="Stages in order.",
+    )
+    cache: CacheConfig = Field(default_factory=CacheConfig)
+    runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _dapl_unless_said(cls, model: Any) -> Any:
+        return {"system": "dapl", **model} if isinstance(model, dict) else model
+
+    @model_validator(mode="after")
+    def _stages_suit_the_system(self) -> Config:
+        for number, stage in enumerate(self.schedule):
+            if why := _UNSUITABLE.get((self.model.system, stage.stage)):
+                raise ValueError(f"schedule.{number}: {why}; leave the stage {stage.stage} away.")
+            if stage.stage == "merge" and self.model.system not in ("protopnet", "protopshare"):
+                raise ValueError(f"schedule.{number}: merge is for protopshare; {self.model.system} cannot share them.")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_exist(self) -> Config:
+        for number, stage in enumerate(self.schedule):
+            if isinstance(stage, (WarmUpStage, JointStage)):
+                for part in (*stage.learning_rates, *stage.weight_decay):
+                    if part not in PARTS:
+                        raise ValueError(f"schedule.{number}: no model has a part '{part}'{nearest(part, PARTS)}")
+                if not stage.learning_rates:
+                    raise ValueError(f"schedule.{number}: no part has a learning rate, so nothing would be learned.")
+        return self

@@ -1,0 +1,188 @@
+"""Outlines and the frames they are placed in.
+
+A map of paints: every sample holds one paint number, and a paint is a colour and the part of the bird it shows.
+
+Image and part masks are both read off this one map, so they cannot disagree: what is painted over is gone from both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image, ImageChops, ImageDraw
+
+RGB = tuple[int, int, int]
+Points = NDArray[np.float64]
+"""P×2, (x, y)."""
+
+_STEPS = 6  # points a curve segment gets
+_T = np.arange(_STEPS)[:, None] / _STEPS
+_CATMULL_ROM = 0.5 * np.hstack(
+    [-_T + 2 * _T**2 - _T**3, 2 - 5 * _T**2 + 3 * _T**3, _T + 4 * _T**2 - 3 * _T**3, -(_T**2) + _T**3]
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a shape's own coordinates (x forward, y down) lie in the image."""
+
+    matrix: NDArray[np.float64]
+    origin: NDArray[np.float64]
+
+    def __call__(self, points: ArrayLike) -> Points:
+        return np.asarray(points, np.float64) @ self.matrix.T + self.origin
+
+    def child(self, origin: ArrayLike, angle: float = 0.0, scale: tuple[float, float] = (1.0, 1.0)) -> Frame:
+        """A frame whose origin, turn (radians) and scale are given in this one's coordinates."""
+        cos, sin = math.cos(angle), math.sin(angle)
+        turn = np.array([[cos, -sin], [sin, cos]]) * np.asarray(scale)
+        return Frame(self.matrix @ turn, self(origin))
+
+
+def root_frame(origin: ArrayLike, angle: float, scale: float, flip: bool) -> Frame:
+    """The frame of a whole bird: ``origin`` and ``scale`` in pixels; unflipped, it looks to the right."""
+    still = Frame(np.eye(2), np.zeros(2))
+    return still.child(origin, angle, (-scale if flip else scale, scale))
+
+
+def smooth(corners: ArrayLike) -> Points:
+    """The closed Catmull-Rom curve through ``corners``."""
+    p = np.asarray(corners, np.float64)
+    neighbours = np.stack([np.roll(p, 1, 0), p, np.roll(p, -1, 0), np.roll(p, -2, 0)], axis=1)
+    return (_CATMULL_ROM @ neighbours).reshape(-1, 2)
+
+
+def ellipse(centre: ArrayLike, radii: tuple[float, float], angle: float = 0.0, points: int = 16) -> Points:
+    cos, sin = math.cos(angle), math.sin(angle)
+    rx, ry = radii
+    return _circle(points) @ np.array([[rx * cos, rx * sin], [-ry * sin, ry * cos]]) + centre
+
+
+@lru_cache
+def _circle(points: int) -> Points:
+    turns = np.linspace(0, 2 * np.pi, points, endpoint=False)
+    return np.stack([np.cos(turns), np.sin(turns)], axis=1)
+
+
+def stroke(path: ArrayLike, widths: ArrayLike) -> Points:
+    """The outline of a line along ``path`` whose width at each of its points (or everywhere) is ``widths``."""
+    p = np.asarray(path, np.float64)
+    along = np.empty_like(p)
+    along[1:-1] = p[2:] - p[:-2]
+    along[0], along[-1] = p[1] - p[0], p[-1] - p[-2]
+    half = np.asarray(widths) / 2 / np.maximum(np.hypot(along[:, 0], along[:, 1]), 1e-9)
+    side = along[:, ::-1] * half[:, None] * (-1, 1)
+    return np.concatenate([p + side, (p - side)[::-1]])
+
+
+def leaf(base: ArrayLike, tip: ArrayLike, width: float) -> Points:
+    """A pointed leaf; ``width`` is a share of its length."""
+    start, end = np.asarray(base, np.float64), np.asarray(tip, np.float64)
+    along = end - start
+    side = np.array([-along[1], along[0]]) * width / 2
+    ts = np.array([0.0, 0.15, 0.4, 0.7, 1.0, 0.7, 0.4, 0.15])
+    bulge = np.array([0.0, 0.62, 1.0, 0.66, 0.0, -0.66, -1.0, -0.62])
+    return start + ts[:, None] * along + bulge[:, None] * side
+
+
+def blade(x: float, y: float, bend: float, tall: float, width: float) -> Points:
+    """A blade of grass that grows up from (x, y)."""
+    return stroke([(x, y), (x + bend * 0.4, y - tall * 0.6), (x + bend, y - tall)], [width, 0.7 * width, 0.1 * width])
+
+
+def jitter(points: ArrayLike, rng: np.random.Generator, amount: float) -> Points:
+    p = np.asarray(points, np.float64)
+    return p + rng.normal(0.0, amount, p.shape)
+
+
+@lru_cache(maxsize=4096)
+def mix(first: RGB, second: RGB, share: float) -> RGB:
+    """``share`` of the second colour, the rest of the first."""
+    r, g, b = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
+    return r, g, b
+
+
+def darker(colour: RGB, share: float) -> RGB:
+    return mix(colour, (18, 14, 20), share)
+
+
+def lighter(colour: RGB, share: float) -> RGB:
+    return mix(colour, (255, 252, 240), share)
+
+
+def pick(rng: np.random.Generator, colours: Sequence[RGB]) -> RGB:
+    return colours[int(rng.integers(len(colours)))]
+
+
+OVERSAMPLING = 3  # odd, so that each pixel has a sample at its centre
+SCENERY = 0  # the part number of all that is not bird
+_MOST_PAINTS = 256
+
+
+class Canvas:
+    """Polygons painted one over the other, at `OVERSAMPLING` times the size of the finished image."""
+
+    def __init__(self, height: int, width: int) -> None:
+        self._map = Image.new("L", (width * OVERSAMPLING, height * OVERSAMPLING))
+        self._draw = ImageDraw.Draw(self._map)
+        self._paints: dict[tuple[RGB, int], int] = {((0, 0, 0), SCENERY): 0}  # paint 0: nothing painted yet
+
+    def fill(
+        self,
+        frame: Frame,
+        outlines: Sequence[Points],
+        colour: RGB,
+        part: int = SCENERY,
+        within: Sequence[int] = (),
+    ) -> None:
+        """Fill closed outlines given in ``frame``; with ``within``, only where one of these parts is what shows now."""
+        paint = self._paint(colour, part)
+        to_samples = Frame(frame.matrix * OVERSAMPLING, frame.origin * OVERSAMPLING)
+        polygons = [to_samples(outline) for outline in outlines]
+        if not within:
+            for polygon in polygons:
+                self._draw.polygon(polygon.ravel().tolist(), fill=paint)
+        elif polygons:
+            self._fill_within(polygons, paint, within)
+
+    def _paint(self, colour: RGB, part: int) -> int:
+        key = (colour, part)
+        if key not in self._paints:
+            if len(self._paints) == _MOST_PAINTS:
+                raise ValueError(f"a canvas holds at most {_MOST_PAINTS} paints")
+            self._paints[key] = len(self._paints)
+        return self._paints[key]
+
+    def _fill_within(self, polygons: Sequence[Points], paint: int, within: Sequence[int]) -> None:
+        corners = np.concatenate(polygons)
+        left, top = np.maximum(np.floor(corners.min(axis=0)).astype(int), 0)
+        right, bottom = np.minimum(np.ceil(corners.max(axis=0)).astype(int) + 1, self._map.size)
+        if left >= right or top >= bottom:
+            return
+        stencil = Image.new("L", (int(right - left), int(bottom - top)))
+        draw = ImageDraw.Draw(stencil)
+        for polygon in polygons:
+            draw.polygon((polygon - (left, top)).ravel().tolist(), fill=255)
+        allowed = [255 * (part in within) for _, part in self._paints]
+        allowed += [0] * (_MOST_PAINTS - len(allowed))
+        showing = self._map.crop((left, top, right, bottom)).point(allowed)
+        self._map.paste(paint, (left, top, right, bottom), ImageChops.darker(stencil, showing))
+
+    def colours(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """H×W×3 colour in [0, 255], already multiplied by the H×W×1 coverage in [0, 1] that comes with it."""
+        indexed = self._map.copy()
+        indexed.putpalette([level for colour, _ in self._paints for level in colour])
+        image = indexed.convert("RGB").reduce(OVERSAMPLING)
+        coverage = self._map.point([0] + [255] * (_MOST_PAINTS - 1)).reduce(OVERSAMPLING)
+        return np.asarray(image, np.float32), np.asarray(coverage, np.float32)[..., None] / np.float32(255)
+
+    def parts(self) -> NDArray[np.uint8]:
+        """H×W, the number of the part seen at the centre of each pixel, `SCENERY` where it is not bird."""
+        centre = OVERSAMPLING // 2
+        part_of_paint = np.array([part for _, part in self._paints], np.uint8)
+        return part_of_paint[np.asarray(self._map)[centre::OVERSAMPLING, centre::OVERSAMPLING]]

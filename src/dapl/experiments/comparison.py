@@ -1,0 +1,218 @@
+"""What a comparison consists of: rows, each one system with its runs, one a seed. Imports no torch.
+
+Train what is missing, measure all under one protocol, and make the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dapl.common.errors import DaplError
+from dapl.common.tables import Column, Row, mean_and_deviation, write_tables
+from dapl.config import Config, load_config
+from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.experiments.many_runs import differences, is_finished, measured, over_seeds, run_or_resume
+from dapl.runs.run import Run, versions
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a row."""
+
+    folder: Path
+    config: Config
+    made: bool = False
+    """It was named as a run and is taken as it is; else it is trained where it is missing."""
+
+
+@dataclass
+class Entry:
+    """One row of the table: a config, and its runs by seed."""
+
+    name: str
+    runs: list[Planned] = field(default_factory=list)
+
+    @property
+    def config(self) -> Config:
+        return self.runs[0].config
+
+
+def plan(sources: Sequence[Path], out: Path, seeds: Sequence[int], overrides: Mapping[str, Any]) -> list[Entry]:
+    """Rows in the order of the arguments. Runs whose configs differ in the seed alone are one row.
+
+    A config whose ``start`` names another config of the comparison (by its file name without ending) starts from that
+    one's run of the same seed.
+    """
+    if not sources:
+        raise DaplError("dapl compare needs runs or configs, e.g. `dapl compare configs/cub20/*.yaml`.")
+    entries: list[Entry] = []
+    stems = [path.stem for path in sources if not path.is_dir()]
+    for stem in stems:
+        if stems.count(stem) > 1:
+            raise DaplError(f"two configs are called {stem}, and their runs would be one; rename one of the files.")
+    for path in sources:
+        if path.is_dir():
+            _add_run(entries, path)
+        else:
+            runs = [_of_config(path, out, seed, stems, overrides) for seed in seeds]
+            entries.append(Entry(path.stem, runs))
+    check_same_data(entries)
+    return entries
+
+
+def _add_run(entries: list[Entry], folder: Path) -> None:
+    config = Run.open(folder).config()
+    planned = Planned(folder, config, made=True)
+    for entry in entries:
+        if not differences(entry.config.model_copy(update={"seed": config.seed}), config):
+            entry.runs.append(planned)
+            return
+    entries.append(Entry(folder.name, [planned]))
+
+
+def _of_config(path: Path, out: Path, seed: int, stems: Sequence[str], overrides: Mapping[str, Any]) -> Planned:
+    config = load_config(path, {**overrides, "seed": seed})
+    if config.start is not None and config.start in stems:
+        if config.start == path.stem:
+            raise DaplError(f"{path}: start: names this config itself.")
+        config = config.model_copy(update={"start": str(run_folder(out, config.start, seed))})
+    return Planned(run_folder(out, path.stem, seed), config)
+
+
+def run_folder(out: Path, name: str, seed: int) -> Path:
+    return out / "runs" / f"{name}-seed{seed}"
+
+
+def in_order(entries: Sequence[Entry]) -> list[Planned]:
+    """Every run, those that others start from before these."""
+    waiting = [planned for entry in entries for planned in entry.runs]
+    ordered: list[Planned] = []
+    folders = {str(planned.folder) for planned in waiting}
+    while waiting:
+        done = {str(planned.folder) for planned in ordered}
+        ready = [p for p in waiting if p.config.start not in folders or p.config.start in done]
+        if not ready:
+            raise DaplError(f"start: {waiting[0].folder.name} and what it starts from wait for each other.")
+        ordered += ready
+        waiting = [planned for planned in waiting if planned not in ready]
+    return ordered
+
+
+def check_same_data(entries: Sequence[Entry]) -> None:
+    """Numbers on different images cannot stand in one table."""
+    first = entries[0].config.data.model_dump(mode="json")
+    for entry in entries[1:]:
+        other = entry.config.data.model_dump(mode="json")
+        for name in dict.fromkeys((*first, *other)):
+            if first.get(name) != other.get(name) and name not in ("image_size", "fit"):
+                raise DaplError(
+                    f"{entry.name} is on other data than {entries[0].name}: data.{name} is {other.get(name)} there and "
+                    f"{first.get(name)} here; a table needs the same images."
+                )
+
+
+COLUMNS = (
+    Column("name", "system"),
+    Column("seeds"),
+    Column("accuracy", "accuracy", percent=True),
+    Column("coverage", "Coverage"),
+    Column("precision"),
+    Column("recall"),
+    Column("diversity", "Diversity"),
+    Column("redundancy"),
+    Column("imbalance"),
+    Column("region_background_share", "background"),
+    Column("faithfulness", digits=2),
+    Column("prototypes_kept", "prototypes", digits=0),
+    Column("minutes", "minutes", digits=1),
+)
+"""Of which those are shown that some row has."""
+
+
+def train_all(entries: Sequence[Entry], say=print) -> None:
+    """Train or go on with every run that is not finished."""
+    runs = in_order(entries)
+    for number, planned in enumerate(runs, 1):
+        if planned.made:
+            if not is_finished(Run.open(planned.folder)):
+                raise DaplError(f"{planned.folder}: the run is not finished; `dapl train --resume {planned.folder}`.")
+            continue
+        if not (planned.folder / "config.yaml").exists() or not is_finished(Run.open(planned.folder)):
+            say(f"[{number}/{len(runs)}] {planned.folder}")
+        run_or_resume(planned.config, planned.folder)
+
+
+def rows_of(
+    entries: Sequence[Entry], split: str, metrics: Sequence[str] | str | None, protocol: EvaluationProtocol, say=print
+) -> list[Row]:
+    rows: list[Row] = []
+    for entry in entries:
+        found = []
+        for planned in entry.runs:
+            say(f"measuring {planned.folder} on {split}")
+            run = Run.open(planned.folder)
+            numbers = measured(run, split, metrics, protocol, planned.config)  # type: ignore[arg-type]
+            found.append({**numbers, "minutes": minutes_of(run), **_kept(run)})
+        rows.append({"name": entry.name, "system": entry.config.model.system, "seeds": len(found), **over_seeds(found)})
+    return rows
+
+
+def minutes_of(run: Run) -> float:
+    """That training took, by the log; a resumed run counts what its stages say."""
+    return sum(entry["seconds"] for entry in run.logged() if entry["event"] == "stage") / 60
+
+
+def _kept(run: Run) -> dict[str, float]:
+    records = run.read_prototypes()
+    return {"prototypes_kept": float(sum(record["kept"] for record in records))} if records else {}
+
+
+def against_black_box(rows: Sequence[Row]) -> list[str]:
+    """What interpretability cost: accuracy of each row minus that of the black box, seed by seed where they pair up."""
+    base = next((row for row in rows if row["system"] == "blackbox"), None)
+    if base is None:
+        return []
+    lines = []
+    for row in rows:
+        if row is base:
+            continue
+        theirs, ours = base["accuracy"].values, row["accuracy"].values
+        if len(theirs) == len(ours):
+            spread = mean_and_deviation([a - b for a, b in zip(ours, theirs, strict=True)])
+        else:
+            spread = mean_and_deviation([row["accuracy"].mean - base["accuracy"].mean])
+        deviation = "" if spread.deviation is None else f" ± {100 * spread.deviation:.1f}"
+        lines.append(f"{row['name']}: {100 * spread.mean:+.1f}{deviation} points against the black box")
+    return lines
+
+
+def shown_columns(rows: Sequence[Row]) -> list[Column]:
+    return [column for column in COLUMNS if any(row.get(column.name) is not None for row in rows)]
+
+
+def write(
+    out: Path, rows: Sequence[Row], entries: Sequence[Entry], split: str, protocol: EvaluationProtocol
+) -> list[Path]:
+    facts: dict[str, Any] = {
+        "split": split,
+        "protocol": protocol.to_json(),
+        "data": json.loads(entries[0].config.data.model_dump_json(exclude={"root"})),
+        "seeds": {entry.name: [planned.config.seed for planned in entry.runs] for entry in entries},
+        "versions": versions(),
+    }
+    return write_tables(out, "compare", rows, shown_columns(rows), facts, protocol_text(entries, split, protocol))
+
+
+def protocol_text(entries: Sequence[Entry], split: str, protocol: EvaluationProtocol) -> str:
+    """The sentence above a table: what the numbers were measured on, and how."""
+    data = entries[0].config.data
+    seeds = sorted({planned.config.seed for entry in entries for planned in entry.runs})
+    return (
+        f"{data.name}, {split} split, images of {data.image_size} pixels ({data.fit}); regions above percentile "
+        f"{protocol.percentile:g}, τ {protocol.tau:g}, scope {protocol.scope}. "
+        + (f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}." if len(seeds) > 1 else "One seed.")
+    )

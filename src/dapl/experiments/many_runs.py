@@ -1,0 +1,168 @@
+"""What a comparison and a sweep share: runs that are made once, numbers that are measured once, mean ± deviation.
+
+Each of it can be killed and called again: it goes on where it stood. Several processes may work in one folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dapl.common.errors import DaplError
+from dapl.common.files import write_json
+from dapl.common.tables import Spread, mean_and_deviation
+from dapl.config import Config
+from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
+from dapl.metrics.registry import chosen
+from dapl.runs.run import Run
+
+if TYPE_CHECKING:
+    from dapl.batches.run_data import Split
+
+_NOT_THE_RESULT = ("runtime", "cache")
+"""Sections that say where and how fast, not what: a run may go on with others."""
+
+
+def run_or_resume(config: Config, folder: Path, quiet: bool = False) -> Run:
+    """The finished run of ``config`` in ``folder``: trained if there is none, gone on with if it was interrupted.
+
+    A process that finds another one training the same run waits for it. A run of another config is refused.
+    """
+    from filelock import FileLock
+
+    from dapl.training.trainer import train
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise DaplError("many runs are not started by torchrun; start the command itself and give --devices.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # The system lets go of the lock when its process dies, however it dies.
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        run = Run(folder)
+        if run.config_file.is_file():
+            check_config(run, config)
+        if is_finished(run):
+            return run
+        if not run.last.exists():
+            _remove_beginnings(folder)
+        return train(config, folder, resume=run.last.exists(), quiet=quiet)
+
+
+def is_finished(run: Run) -> bool:
+    """Whether every stage of the run's schedule is done."""
+    from dapl.runs.checkpoint import load_checkpoint
+
+    if not run.last.exists():
+        return False
+    return load_checkpoint(run.last).position.stage >= len(run.config().schedule)
+
+
+def check_config(run: Run, config: Config) -> None:
+    """Refuses a run that was made by another config, and says where the two differ."""
+    found = differences(run.config(), config)
+    if found:
+        raise DaplError(
+            f"{run.folder}: holds a run of another config: {'; '.join(found[:5])}"
+            f"{f' (and {len(found) - 5} more)' if len(found) > 5 else ''}. Name another folder, or remove this one."
+        )
+
+
+def differences(there: Config, here: Config) -> list[str]:
+    """'field: there …, here …' for every field that decides a result and is not the same in both."""
+    left, right = (flat_fields(config) for config in (there, here))
+    absent = "absent"
+    return [
+        f"{name}: there {left.get(name, absent)}, here {right.get(name, absent)}"
+        for name in dict.fromkeys((*left, *right))
+        if left.get(name, absent) != right.get(name, absent)
+    ]
+
+
+def flat_fields(config: Config) -> dict[str, Any]:
+    """Dotted name → value of the fields that decide a result."""
+    values = config.model_dump(mode="json", exclude=set(_NOT_THE_RESULT))
+    found: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        items = value.items() if isinstance(value, dict) else enumerate(value) if _holds_sections(value) else None
+        if items is None:
+            found[prefix] = value
+            return
+        for key, inner in items:
+            walk(f"{prefix}.{key}" if prefix else str(key), inner)
+
+    walk("", values)
+    return found
+
+
+def _holds_sections(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+def _remove_beginnings(folder: Path) -> None:
+    """What a process left that was killed before its first checkpoint: there is nothing in it to go on with."""
+    if not folder.exists():
+        return
+    strange = [path.name for path in folder.iterdir() if not path.name.endswith(".tmp")]
+    if strange and "config.yaml" not in strange:  # the first file of a run
+        raise DaplError(f"{folder}: exists and is not a run (it has {strange[0]}); name another folder.")
+    shutil.rmtree(folder)
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def measured(
+    run: Run,
+    split: Split = "validation",
+    metrics: Sequence[str] | str | None = None,
+    protocol: EvaluationProtocol | None = None,
+    config: Config | None = None,
+    quiet: bool = True,
+) -> dict[str, float]:
+    """Number of each metric that could be had; measured once, kept in metrics/<split>.json of the run.
+
+    What `dapl evaluate` wrote there stays as it is. ``config`` replaces the run's own where only data, caches or
+    runtime differ.
+    """
+    one_of("split", split, SPLITS)
+    names, file = chosen(metrics), run.evaluation_folder / f"{split}.json"
+    key = {"protocol": (protocol or EvaluationProtocol()).to_json(), "checkpoint": _digest(run.best)}
+    known = _known(file, key)
+    if known is None or not names <= set(known["metrics"]):
+        wanted = sorted(names | set(known["metrics"])) if known else sorted(names)
+        from dapl.evaluation import evaluate
+
+        result = evaluate(run.folder, protocol, split, wanted, config or run.config(), quiet, files=False)
+        evaluation = result.to_json()
+        known = {"key": key, "metrics": wanted, "evaluation": evaluation}
+        write_json(file, known)
+    numbers = known["evaluation"]["numbers"]
+    return {name: number["value"] for name, number in numbers.items() if number["value"] is not None}
+
+
+def _known(file: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An earlier measurement of the same model under the same protocol."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return found if found["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _digest(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
+    except FileNotFoundError as error:
+        raise DaplError(f"{file}: no such checkpoint; the run is not finished, `dapl train --resume RUN`.") from error
+
+
+def over_seeds(found: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """The spread of each number that every seed has."""
+    names = [name for name in (found[0] if found else ()) if all(name in numbers for numbers in found)]
+    return {name: mean_and_deviation([numbers[name] for numbers in found]) for name in names}

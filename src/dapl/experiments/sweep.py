@@ -1,0 +1,223 @@
+"""What a sweep measures, what it looks for, and which way is better. Imports neither torch nor Optuna.
+
+`sweep`: take a point, train and measure it for every seed, write down what came out, until none is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from dapl.common.errors import DaplError
+from dapl.common.files import write_text
+from dapl.common.progress import Reporter
+from dapl.common.tables import mean_and_deviation
+from dapl.config import Config, dump_config, load_config
+from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.experiments.many_runs import differences, flat_fields, measured, run_or_resume
+from dapl.experiments.sweep_space import (
+    Base,
+    Objective,
+    Panel,
+    Values,
+    metric_of,
+    metrics_for,
+    parse_objectives,
+    run_name,
+    shown,
+)
+from dapl.experiments.sweep_study import PanelStudy, Worker, need_optuna, open_storage
+from dapl.runs.run import Run
+
+_TOO_MANY_FAILURES = 3
+"""So many points that fail before one succeeds: it is not the points."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a sweep goes about its points."""
+
+    objectives: tuple[Objective, ...] = parse_objectives(["accuracy"])
+    seeds: tuple[int, ...] = (0,)
+    trials: int | None = None
+    """How many points TPE draws; None runs the whole grid."""
+    sampler_seed: int = 0
+    storage: str | None = None
+    """URL of a database that several machines share; None: a file in the sweep's folder."""
+    protocol: EvaluationProtocol = field(default_factory=EvaluationProtocol)
+    verbose: bool = False
+    """Print what each run prints."""
+
+    def metrics(self) -> tuple[str, ...]:
+        return metrics_for(self.objectives)
+
+
+class Sweep:
+    """A folder with runs, and the studies that say which of them there should be."""
+
+    def __init__(self, base: Base, panels: Sequence[Panel], out: Path, settings: Settings) -> None:
+        """Everything that can be wrong with the input is found here, before anything is trained."""
+        need_optuna()
+        self.base, self.panels, self.out, self.settings = base, list(panels), out, settings
+        self.config = base.config()
+        self.reporter = Reporter()
+        check_objectives(self.config, settings)
+        made = not out.exists()
+        try:
+            claim_folder(out, self.config)
+            self.worker = Worker(out)
+            self.studies = self._open_studies()
+        except DaplError:
+            if made:
+                shutil.rmtree(out, ignore_errors=True)
+            raise
+
+    def _open_studies(self) -> list[PanelStudy]:
+        s = self.settings
+        storage = open_storage(s.storage, self.out)
+        return [
+            PanelStudy(
+                study_name(panel, self.config, s),
+                panel,
+                s.objectives,
+                storage,
+                s.storage is None,
+                self.worker,
+                s.trials,
+                s.sampler_seed,
+            )
+            for panel in self.panels
+        ]
+
+    def announce(self) -> None:
+        """Where the sweep stands, and how to go on with it."""
+        for study in self.studies:
+            done, _ = study.counts()
+            points = f"{study.total()} point{'s' if study.total() > 1 else ''}" + (
+                f", {done} of them done" if done else ""
+            )
+            fields = ", ".join(study.panel.fields())
+            seeds = (
+                f", each with seeds {', '.join(map(str, self.settings.seeds))}" if len(self.settings.seeds) > 1 else ""
+            )
+            self.reporter.line(f"{study.panel.name}: {fields}: {points}{seeds}")
+        self.reporter.line(f"in {self.out}; interrupted or killed, the same command goes on where it stood")
+
+    def work(self, after_each: Any = lambda: None) -> None:
+        """Run points until there is none that nobody has; ``after_each`` is called when one was finished."""
+        failures = 0
+        for study in self.studies:
+            while (claimed := study.claim()) is not None:
+                trial, values = claimed
+                try:
+                    with study.sign_of_life(trial):
+                        found = self._run(study, values)
+                except DaplError as error:
+                    study.fail(trial, str(error))
+                    failures += 1
+                    if failures >= _TOO_MANY_FAILURES and not any(s.finished() for s in self.studies):
+                        raise DaplError(
+                            f"{shown(values)}: {error}\n{failures} points failed and none succeeded."
+                        ) from error
+                    self.reporter.line(f"  failed, the next one is tried: {error}")
+                    continue
+                study.finish(trial, self._objective_values(found), found)
+                after_each()
+
+    def _run(self, study: PanelStudy, values: Values) -> dict[str, Any]:
+        """Train and measure one point for every seed; plain values that go into the study."""
+        runs, numbers = {}, {}
+        for seed in self.settings.seeds:
+            fields = {**study.panel.fixed, **values}
+            config = self.base.config({**fields, "seed": seed})
+            name = run_name(fields, self.config, seed)
+            done, _ = study.counts()
+            self.reporter.line(f"[{study.panel.name} {done + 1}/{study.total()}] {shown(values)}, seed {seed}")
+            started = time.monotonic()
+            run = run_or_resume(config, self.out / "runs" / name, quiet=not self.settings.verbose)
+            found = measured(run, "validation", self.settings.metrics(), self.settings.protocol, config)
+            self._check_found(found)
+            self.reporter.line(f"  {self._said(found)}  ({time.monotonic() - started:.0f} s)")
+            runs[str(seed)], numbers[str(seed)] = f"runs/{name}", found
+        return {"runs": runs, "validation": numbers}
+
+    def _objective_values(self, found: dict[str, Any]) -> list[float]:
+        numbers = list(found["validation"].values())
+        return [mean_and_deviation([n[o.name] for n in numbers]).mean for o in self.settings.objectives]
+
+    def _check_found(self, found: dict[str, float]) -> None:
+        for objective in self.settings.objectives:
+            if objective.name not in found:
+                raise DaplError(f"--objective {objective.name}: the run gave no such number on validation.")
+
+    def _said(self, found: dict[str, float]) -> str:
+        names = dict.fromkeys(("accuracy", "coverage", "diversity", *(o.name for o in self.settings.objectives)))
+        return "  ".join(f"{name.replace('_', ' ')} {found[name]:.3f}" for name in names if name in found)
+
+    def test_numbers(self, entry: dict[str, Any]) -> dict[str, dict[str, float]]:
+        """The same numbers on test, of the runs that are in this folder."""
+        found = {}
+        for seed, path in entry["runs"].items():
+            run = Run(self.out / path)
+            if run.best.exists():
+                found[seed] = measured(run, "test", self.settings.metrics(), self.settings.protocol)
+        return found
+
+    def close(self) -> None:
+        self.worker.leave()
+
+
+def claim_folder(out: Path, config: Config) -> None:
+    """Make the folder of a sweep, or see that the one that is there belongs to the same config."""
+    if out.exists() and not out.is_dir():
+        raise DaplError(f"{out}: is a file; name a folder with --out.")
+    base = out / "base.yaml"
+    if out.exists() and not base.is_file() and any(path.name != ".workers" for path in out.iterdir()):
+        raise DaplError(f"{out}: exists and is not a sweep; name a new folder with --out.")
+    (out / ".workers").mkdir(parents=True, exist_ok=True)
+    with FileLock(out / ".workers" / "study.lock"):
+        if not base.is_file():
+            write_text(base, dump_config(config))
+            return
+    found = differences(load_config(base), config)
+    if found:
+        more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
+        raise DaplError(
+            f"{out}: holds a sweep of another config: {'; '.join(found[:5])}{more}. Name another folder with --out, "
+            "or start it with the config that it has (base.yaml)."
+        )
+
+
+def check_objectives(config: Config, settings: Settings) -> None:
+    """Whether the data lets the objectives be measured; reads the data's index, so bad data is found here as well."""
+    from dapl.data.build import build_splits
+    from dapl.evaluation.evaluator import what_is_missing
+
+    validation = build_splits(config.data).validation
+    wanted = frozenset(metric_of(objective.name) for objective in settings.objectives)
+    missing = what_is_missing(wanted, validation.parts, validation.has_masks)
+    for objective in settings.objectives:
+        if reason := missing.get(metric_of(objective.name)):
+            raise DaplError(f"--objective {objective.name}: {reason}; choose another objective.")
+
+
+def study_name(panel: Panel, config: Config, settings: Settings) -> str:
+    """Names a study by all that decides what its trials are: the same command, the same study, on every machine."""
+    content = {
+        "config": flat_fields(config),
+        "panel": asdict(panel),
+        "objectives": [asdict(objective) for objective in settings.objectives],
+        "seeds": settings.seeds,
+        "sampler": None if settings.trials is None else settings.sampler_seed,
+        "protocol": settings.protocol.to_json(),
+    }
+    text = json.dumps(content, sort_keys=True)
+    return f"{panel.name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"

@@ -1,0 +1,178 @@
+"""`export_run`: from a run to files that somebody else can use."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dapl.batches.run_data import RunData
+from dapl.common.errors import DaplError, nearest
+from dapl.common.progress import Reporter
+from dapl.config import Config, RuntimeConfig
+from dapl.data.build import build_splits
+from dapl.data.images import read_image
+from dapl.data.sample import Dataset
+from dapl.data.transforms import fit
+from dapl.explain.patches import RunPatches
+from dapl.explain.sheet import prototype_sheet
+from dapl.export.hub import ExportedModel
+from dapl.export.images import take_images
+from dapl.export.layout import ONNX, ExportConfig, ExportData, check_replaceable, staged
+from dapl.export.onnx_file import check_packages, write_onnx
+from dapl.models.contract import PrototypeModel
+from dapl.processes.launch import make_fabric
+from dapl.runs.loading import LoadedRun, load_run
+from dapl.runs.run import Run
+
+FORMATS = ("onnx", "hub")
+CHECKED = 16
+"""Test images on which ONNX Runtime is compared with PyTorch."""
+_KEYWORDS = ("auto", "package", "hub", "random")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export_run` made."""
+
+    folder: Path
+    differences: dict[str, float]
+    """Largest difference of each output between ONNX Runtime and PyTorch; empty without ONNX."""
+    without_images: int
+    """Prototypes whose training image was not at hand."""
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """``onnx,hub`` → ("onnx", "hub")."""
+    chosen = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in chosen:
+        if word not in FORMATS:
+            raise DaplError(f"--format: '{word}' is not a format{nearest(word, FORMATS)}")
+    if not chosen:
+        raise DaplError(f"--format: nothing is named; known: {', '.join(FORMATS)}.")
+    return chosen
+
+
+def export_run(
+    run: Path | str,
+    out: Path | str | None = None,
+    formats: Sequence[str] = FORMATS,
+    config: Config | None = None,
+    quiet: bool = False,
+) -> Exported:
+    """Write the best model of a run to ``out`` (RUN/export), all formats into one folder, whole or not at all.
+
+    ``config`` replaces the run's own where only data, caches or runtime differ.
+    """
+    run, formats = Path(run), parse_formats(",".join(formats))
+    out = Path(out) if out is not None else run / "export"
+    check_replaceable(out)
+    if "onnx" in formats:
+        check_packages()
+    loaded, reporter = load_run(run, config=config), Reporter(quiet)
+    differences: dict[str, float] = {}
+    missing = 0
+    with staged(out) as stage:
+        if "onnx" in formats:
+            reporter.line("ONNX: writing, and comparing with PyTorch on images of the test split")
+            differences = write_onnx(stage / ONNX, loaded.model, images_of_test(loaded.config), _facts(loaded))
+        if "hub" in formats:
+            reporter.line("hub: weights, prototypes and model card")
+            exported = exported_model(loaded)
+            missing = sum(record.kept and record.index not in exported.images for record in exported.records)
+            exported.write(stage, with_onnx="onnx" in formats)
+    return Exported(out, differences, missing)
+
+
+def exported_model(loaded: LoadedRun) -> ExportedModel:
+    """A loaded run as what travels: without the data, with an image of each prototype."""
+    images = {}
+    if len(loaded.model.prototypes):
+        size = loaded.config.data.image_size
+        images = take_images(loaded.records, RunPatches(loaded.config), _grid(loaded.model, size))
+    return ExportedModel(
+        loaded.model,
+        export_config(loaded),
+        list(loaded.records),
+        images,
+        _metrics(loaded.run),
+        _wall(loaded) if images else None,
+    )
+
+
+def export_config(loaded: LoadedRun) -> ExportConfig:
+    backbone, data = loaded.config.model.backbone, loaded.config.data
+    if backbone.weights not in _KEYWORDS:  # the path of a file of this machine
+        backbone = backbone.model_copy(update={"weights": "random"})
+    return ExportConfig(
+        version=importlib.metadata.version("dapl"),
+        model=loaded.config.model.model_copy(update={"backbone": backbone}),
+        classes=loaded.classes,
+        data=ExportData(name=data.name, image_size=data.image_size, fit=data.fit),
+        mean=_channel_values(loaded.model.backbone.mean),
+        std=_channel_values(loaded.model.backbone.std),
+    )
+
+
+def images_of_test(config: Config, count: int = CHECKED) -> Tensor:
+    """uint8 n×3×S×S: images spread evenly over the test split, as the model sees them."""
+    dataset: Dataset = build_splits(config.data).test
+    rows = torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).round().long().tolist()
+    size, how = config.data.image_size, config.data.fit
+    return torch.stack([fit(dataset[row], size, how).image.as_subclass(Tensor) for row in rows])
+
+
+def _facts(loaded: LoadedRun) -> dict[str, Any]:
+    """Metadata of the ONNX file."""
+    config = export_config(loaded)
+    return {
+        "system": config.model.system,
+        "classes": config.classes,
+        "image_size": config.data.image_size,
+        "fit": config.data.fit,
+        "pixels": "RGB in [0, 1]",
+        "data": config.data.name,
+        "version": config.version,
+    }
+
+
+def _channel_values(values: Any) -> list[float]:
+    return [round(value, 9) for value in torch.as_tensor(values).flatten().double().tolist()]
+
+
+def _grid(model: PrototypeModel, size: int) -> tuple[int, int]:
+    """H and W of the feature grid for images of this size."""
+    with torch.no_grad():
+        height, width = model.embed(model.backbone(torch.zeros(1, 3, size, size))).shape[-2:]
+    return int(height), int(width)
+
+
+def _metrics(run: Run) -> dict[str, Any] | None:
+    try:
+        found = json.loads(run.evaluation_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DaplError(f"{run.evaluation_file}: not JSON; `dapl evaluate {run.folder}` writes it anew.") from error
+    return found if isinstance(found, dict) else None
+
+
+def _wall(loaded: LoadedRun) -> bytes:
+    """The run's contact sheet, which training drew, or a fresh one; written anew so that it is a PNG and no more."""
+    try:
+        pixels = read_image(loaded.run.sheet_file).permute(1, 2, 0).numpy()
+        sheet = Image.fromarray(pixels)
+    except DaplError:
+        fabric = make_fabric(loaded.config.model_copy(update={"runtime": RuntimeConfig(accelerator="cpu")}))
+        sheet = prototype_sheet(loaded, RunData(loaded.config, fabric, Reporter(quiet=True)))
+    stream = io.BytesIO()
+    sheet.save(stream, format="PNG", optimize=True)
+    return stream.getvalue()

@@ -1,0 +1,284 @@
+"""Coverage and its two terms over a data set.
+
+Diversity and its two terms over a data set.
+
+Parts × heads: how often the prototype of a head is assigned to a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from dapl.common.errors import DaplError
+from dapl.metrics import functional as F
+from dapl.metrics.classes.base import ImageMean, Scope, check_number
+from dapl.metrics.functional.checks import counted
+from dapl.metrics.functional.coverage import harmonic_mean
+from dapl.metrics.functional.diversity import gini, mean_over_parts, pair_overlap
+
+
+class Coverage(ImageMean):
+    r"""Coverage over a data set: do the prototypes lie on parts, and on all of them?
+
+    .. math:: \text{Coverage} = \frac{2 \cdot \text{Precision} \cdot \text{Recall}}{\text{Precision} + \text{Recall}}
+
+    Scope ``dataset`` takes Precision over all (image, prototype) and Recall over all (image, visible part).
+    `PartPrecision` and `PartRecall` are its two terms; in a ``MetricCollection`` the three share one state.
+
+    Args:
+        scope: ``image``, ``dataset`` or ``projection``, see `dapl.metrics.classes`.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Shapes of ``update``: assigned bool (…, P, K), visible bool (…, K), kept bool (…, P). ``compute``: a scalar.
+
+    Example:
+        >>> import torch
+        >>> metric = Coverage()
+        >>> metric.update(torch.tensor([[[True, False], [True, False]], [[True, False], [False, True]]]))
+        >>> metric.compute()
+        tensor(0.8333)
+    """
+
+    higher_is_better = True
+    numbers: ClassVar[int] = 3
+
+    counts: Tensor
+
+    def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
+        super().__init__(scope, **kwargs)
+        self.add_state("counts", torch.zeros(4, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> None:
+        """Add a batch of assignments (…, P, K)."""
+        precision, recall = F.precision(assigned, visible, kept), F.recall(assigned, visible, kept)
+        self._add(harmonic_mean(precision, recall), precision, recall)
+        assigned, visible, kept = counted(assigned, visible, kept)
+        kept = kept & visible.any(-1, keepdim=True)  # prototypes of an image without parts had nothing to hit
+        counts = (assigned.any(-1).sum(), kept.sum(), assigned.any(-2).sum(), visible.sum())
+        self.counts = self.counts + torch.stack(counts).to(self.counts.device)
+
+    def compute(self) -> Tensor:
+        return self._terms()[0]
+
+    def _terms(self) -> Tensor:
+        """Coverage, Precision, Recall."""
+        if self.scope != "dataset":
+            return (self.sums / self.images).float()
+        prototypes_hit, prototypes, parts_hit, parts = self.counts.double()
+        precision, recall = prototypes_hit / prototypes.clamp(min=1), parts_hit / parts  # NaN if no part was visible
+        precision = precision.where(parts > 0, torch.nan)
+        return torch.stack((harmonic_mean(precision, recall), precision, recall)).float()
+
+
+class PartPrecision(Coverage):
+    """The precision in `Coverage`: the share of prototypes that lie on a part. Same arguments.
+
+    Example:
+        >>> import torch
+        >>> metric = PartPrecision()
+        >>> metric.update(torch.tensor([[[True, False], [False, False]]]))
+        >>> metric.compute()
+        tensor(0.5000)
+    """
+
+    def compute(self) -> Tensor:
+        return self._terms()[1]
+
+
+class PartRecall(Coverage):
+    """The recall in `Coverage`: the share of visible parts that a prototype lies on. Same arguments.
+
+    Example:
+        >>> import torch
+        >>> metric = PartRecall()
+        >>> metric.update(torch.tensor([[[True, False], [True, False]]]))
+        >>> metric.compute()
+        tensor(0.5000)
+    """
+
+    def compute(self) -> Tensor:
+        return self._terms()[2]
+
+
+class Diversity(ImageMean):
+    r"""Diversity over a data set: are the prototypes spatially distinct and spread evenly over the parts?
+
+    .. math:: \text{Diversity} = 1 - \frac{\text{Redundancy} + \text{Imbalance}}{2}
+
+    Scope ``dataset`` takes the mean IoU of a part over its pairs in all images, and the Gini coefficient of the mean
+    number of prototypes on a part *where it is visible*: a part that is often hidden is not for that reason uneven.
+    `Redundancy` and `Imbalance` are its two terms; in a ``MetricCollection`` the three share one state.
+
+    Args:
+        scope: ``image``, ``dataset`` or ``projection``, see `dapl.metrics.classes`.
+        num_parts: K, needed by scope ``dataset``, which counts by part.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Shapes of ``update``: regions bool (…, P, H, W), assigned bool (…, P, K), visible bool (…, K), kept bool (…, P),
+    images integer (…, P), see `dapl.metrics.functional.iou`. ``compute``: a scalar.
+
+    Example:
+        >>> import torch
+        >>> metric = Diversity()
+        >>> metric.update(torch.eye(2).bool().view(1, 2, 1, 2), torch.eye(2).bool()[None])
+        >>> metric.compute()
+        tensor(1.)
+    """
+
+    higher_is_better = True
+    numbers: ClassVar[int] = 3
+
+    iou_sums: Tensor
+    part_counts: Tensor
+
+    def __init__(self, scope: Scope = "image", num_parts: int | None = None, **kwargs: Any) -> None:
+        super().__init__(scope, **kwargs)
+        if scope == "dataset" and num_parts is None:
+            raise DaplError("scope dataset counts by part: give num_parts, the number of parts of the data set.")
+        self.num_parts = num_parts
+        if num_parts is not None:
+            self.add_state("iou_sums", torch.zeros(num_parts, dtype=torch.float64), dist_reduce_fx="sum")
+            self.add_state("part_counts", torch.zeros(3, num_parts, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(
+        self,
+        regions: Tensor,
+        assigned: Tensor,
+        visible: Tensor | None = None,
+        kept: Tensor | None = None,
+        images: Tensor | None = None,
+    ) -> None:
+        """Add a batch of regions (…, P, H, W) and their assignments (…, P, K)."""
+        assigned, visible, kept = counted(assigned, visible, kept)
+        if self.num_parts is not None:
+            check_number(assigned.shape[-1], self.num_parts, "parts")
+        iou_sums, pairs = pair_overlap(regions, assigned, images)
+        redundancy, imbalance = mean_over_parts(iou_sums, pairs), F.imbalance(assigned, visible, kept)
+        self._add(1 - (redundancy + imbalance) / 2, redundancy, imbalance)
+        if self.num_parts is None:
+            return
+        by_part = (t.reshape(-1, self.num_parts).sum(0) for t in (pairs.long(), assigned.sum(-2), visible))
+        self.part_counts = self.part_counts + torch.stack(list(by_part)).to(self.part_counts.device)
+        self.iou_sums = self.iou_sums + iou_sums.reshape(-1, self.num_parts).to(self.iou_sums.device).double().sum(0)
+
+    def compute(self) -> Tensor:
+        return self._terms()[0]
+
+    def _terms(self) -> Tensor:
+        """Diversity, Redundancy, Imbalance."""
+        if self.scope != "dataset":
+            return (self.sums / self.images).float()
+        pairs, assigned, visible = self.part_counts.double()
+        redundancy = mean_over_parts(self.iou_sums, pairs)
+        imbalance = gini(assigned / visible.clamp(min=1), visible > 0)
+        redundancy = redundancy.where(visible.any(), torch.nan)
+        return torch.stack((1 - (redundancy + imbalance) / 2, redundancy, imbalance)).float()
+
+
+class Redundancy(Diversity):
+    """The redundancy in `Diversity`: mean IoU of the prototypes assigned to the same part. Same arguments.
+
+    Example:
+        >>> import torch
+        >>> metric = Redundancy()
+        >>> metric.update(torch.ones(1, 2, 1, 2).bool(), torch.ones(1, 2, 1).bool())
+        >>> metric.compute()
+        tensor(1.)
+    """
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        return self._terms()[1]
+
+
+class Imbalance(Diversity):
+    """The imbalance in `Diversity`: Gini coefficient of the number of prototypes a part. Same arguments.
+
+    Example:
+        >>> import torch
+        >>> metric = Imbalance()
+        >>> metric.update(torch.ones(1, 2, 1, 2).bool(), torch.tensor([[[True, False], [True, False]]]))
+        >>> metric.compute()
+        tensor(0.5000)
+    """
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        return self._terms()[2]
+
+
+class PartAssignment(Metric):
+    r"""How often head h is assigned to part k, of the images in which the part is visible and the prototype kept.
+
+    .. math:: S_{kh} = \frac{\#\{x : p_h \text{ assigned to part}_k\}}{\#\{x : p_h \text{ kept, part}_k \text{ seen}\}}
+
+    NaN where that never happened. The counts themselves are in ``assigned`` and ``seen``, both (K, N).
+
+    Args:
+        num_parts: K.
+        num_heads: N, the number of prototypes a class.
+        parts: the names of the parts, for the plot.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Shapes of ``update``: assigned bool (…, N, K), visible bool (…, K), kept bool (…, N). ``compute``: (K, N).
+
+    Example:
+        >>> import torch
+        >>> metric = PartAssignment(num_parts=2, num_heads=2)
+        >>> metric.update(torch.tensor([[[1, 0], [1, 0]], [[1, 0], [0, 1]]]).bool())
+        >>> metric.compute()
+        tensor([[1.0000, 0.5000],
+                [0.0000, 0.5000]])
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    higher_is_better = None
+    plot_lower_bound: float = 0.0
+    plot_upper_bound: float = 1.0
+
+    assigned: Tensor
+    seen: Tensor
+
+    def __init__(self, num_parts: int, num_heads: int, parts: Sequence[str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if parts is not None:
+            check_number(len(parts), num_parts, "parts")
+        self.num_parts, self.num_heads = num_parts, num_heads
+        self.parts = list(parts) if parts is not None else [str(k) for k in range(num_parts)]
+        for state in ("assigned", "seen"):
+            self.add_state(state, torch.zeros(num_parts, num_heads, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> None:
+        """Add a batch of assignments (…, N, K)."""
+        assigned, visible, kept = counted(assigned, visible, kept)
+        check_number(assigned.shape[-1], self.num_parts, "parts")
+        check_number(assigned.shape[-2], self.num_heads, "heads")
+        self.assigned = self.assigned + self._by_part(assigned)
+        self.seen = self.seen + self._by_part(kept.unsqueeze(-1) & visible.unsqueeze(-2))
+
+    def _by_part(self, flags: Tensor) -> Tensor:
+        """Number of images, (K, N), in which a flag of (…, N, K) is up."""
+        return flags.reshape(-1, self.num_heads, self.num_parts).sum(0).mT.to(self.seen.device)
+
+    def compute(self) -> Tensor:
+        return (self.assigned.double() / self.seen).float()
+
+    def plot(self, val: Tensor | None = None, ax: Any = None) -> Any:
+        """Parts × heads as an image of shares; returns matplotlib's figure and axes."""
+        import matplotlib.pyplot as plt
+
+        shares = (self.compute() if val is None else val).detach().cpu().numpy()
+        if ax is None:
+            _, ax = plt.subplots(figsize=(2 + 0.4 * self.num_heads, 1 + 0.3 * self.num_parts), layout="constrained")
+        image = ax.imshow(shares, vmin=self.plot_lower_bound, vmax=self.plot_upper_bound, cmap="viridis", aspect="auto")
+        ax.set(xlabel="head", xticks=range(self.num_heads), yticks=range(self.num_parts), yticklabels=self.parts)
+        ax.figure.colorbar(image, ax=ax, label="share of images")
+        return ax.figure, ax

@@ -1,0 +1,185 @@
+"""How much of a prototype's activation lies beside the object.
+
+Object masks: how much of the object a region covers, how much of it lies beside, and OIRR (QuanProto).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dapl.common.errors import DaplError
+from dapl.metrics.functional.checks import check_boolean, check_maps, check_masks, check_same_shape, which
+from dapl.metrics.functional.regions import shared_pixels
+
+
+def background_bias(maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
+    r"""The share of a prototype's activation that lies on background, on the raw map.
+
+    .. math:: B(p_j, x, m) = \frac{\sum_{h,w} (1 - m[h,w]) \cdot a_j[h,w]}{\sum_{h,w} a_j[h,w]}
+
+    NaN for a prototype that is not kept, or whose map is 0 everywhere.
+
+    Args:
+        maps: a, floating point (…, P, H, W), not negative (log similarities never are).
+        masks: m, (…, H, W) in [0, 1] on the grid of the maps: the area average of the image's mask (decision 4).
+        kept: bool (…, P), the prototypes that count; None means all.
+
+    Returns:
+        (…, P), in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> maps = torch.tensor([[[3.0, 1.0]], [[0.0, 2.0]]])
+        >>> background_bias(maps, torch.tensor([[1.0, 0.5]]))
+        tensor([0.1250, 0.5000])
+    """
+    check_maps(maps)
+    masks = check_masks(masks, maps, "maps and masks")
+    if bool((maps < 0).any()):
+        raise DaplError("maps hold negative values, of which no share can be taken: shift them, or measure regions.")
+    maps = maps if maps.dtype == torch.float64 else maps.to(torch.float32)
+    beside = (maps * (1 - masks).unsqueeze(-3)).sum((-2, -1))
+    value = beside / maps.sum((-2, -1))
+    return value.where(which(kept, maps, value.shape, "kept", "prototypes"), torch.nan)
+
+
+def region_background_share(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
+    r"""The share of a prototype's activation region that lies on background.
+
+    .. math:: \frac{\sum_{x \in A_j} (1 - m[x])}{|A_j|}
+
+    NaN for a prototype that is not kept, or whose region is empty. 1 minus its mean over images is the foreground share
+    that pruning looks at (decision 7).
+
+    Args:
+        regions: A, bool (…, P, H, W).
+        masks: m, (…, H, W) in [0, 1] at the size of the regions.
+        kept: bool (…, P), the prototypes that count; None means all.
+
+    Returns:
+        (…, P), in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> regions = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3)
+        >>> region_background_share(regions, torch.tensor([[1, 1, 0]]).bool())
+        tensor([0.0000, 0.5000])
+    """
+    check_boolean(regions, "regions", "prototypes")
+    soft = check_masks(masks, regions, "regions and masks")
+    background = ~masks if masks.dtype == torch.bool else 1 - soft.detach()
+    sums, _ = shared_pixels(regions, torch.stack((background, torch.ones_like(background)), dim=-3))
+    value = sums[..., 0] / sums[..., 1]  # the second sum is the region's area
+    return value.where(which(kept, regions, value.shape, "kept", "prototypes"), torch.nan)
+
+
+def object_overlap(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
+    r"""The share of the object that a prototype's region covers.
+
+    .. math:: \frac{|A_j \cap M|}{|M|}
+
+    Neither high nor low is good: near 1 the prototype is the whole object, not a part of it. A region of the 95th
+    percentile has 5 % of the pixels, so the value is at most 5 % over the object's share of the image. Costs no model
+    pass of its own.
+
+    Reference: P. Schlinge et al., "Comprehensive Evaluation of Prototype Neural Networks" (QuanProto), 2025.
+
+    Args:
+        regions: A, bool (…, P, H, W), from `dapl.metrics.functional.activation_regions`.
+        masks: M, (…, H, W) in [0, 1] at the size of the regions.
+        kept: bool (…, P), the prototypes that count; None means all.
+
+    Returns:
+        (…, P), in [0, 1]; NaN for a prototype that is not kept and for an image without object (QuanProto: 0).
+
+    Example:
+        >>> import torch
+        >>> regions = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3)
+        >>> object_overlap(regions, torch.tensor([[1, 0, 0]]).bool())
+        tensor([1., 0.])
+    """
+    check_boolean(regions, "regions", "prototypes")
+    masks = check_masks(masks, regions, "regions and masks")
+    shared, area = shared_pixels(regions, masks.detach().unsqueeze(-3))
+    value = shared.squeeze(-1) / area
+    return value.where(which(kept, regions, value.shape, "kept", "prototypes"), torch.nan)
+
+
+def background_overlap(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
+    r"""The share of a prototype's region that lies beside the object: `region_background_share` by its other name.
+
+    .. math:: 1 - \frac{|A_j \cap M|}{|A_j|}
+
+    Costs no model pass of its own. The class is `dapl.metrics.RegionBackgroundShare`.
+
+    Reference: P. Schlinge et al., "Comprehensive Evaluation of Prototype Neural Networks" (QuanProto), 2025.
+
+    Args:
+        regions: A, bool (…, P, H, W), from `dapl.metrics.functional.activation_regions`.
+        masks: M, (…, H, W) in [0, 1] at the size of the regions.
+        kept: bool (…, P), the prototypes that count; None means all.
+
+    Returns:
+        (…, P), in [0, 1]; NaN for a prototype that is not kept, or whose region is empty (QuanProto: 0).
+
+    Example:
+        >>> import torch
+        >>> regions = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3)
+        >>> background_overlap(regions, torch.tensor([[1, 0, 0]]).bool())
+        tensor([0.5000, 1.0000])
+    """
+    return region_background_share(regions, masks, kept)
+
+
+def outside_inside_relevance_ratio(
+    maps: Tensor, masks: Tensor, kept: Tensor | None = None, regions: Tensor | None = None
+) -> Tensor:
+    r"""OIRR: mean activation outside the object over mean activation inside; 0 is best, 1 means no preference.
+
+    .. math:: \frac{\sum_x (1 - m[x]) \, a_j[x] \,/\, \sum_x (1 - m[x])}{\sum_x m[x] \, a_j[x] \,/\, \sum_x m[x]}
+
+    The background bias B weighs the same two sums without the areas: OIRR = B/(1−B) · Σm/Σ(1−m), so OIRR does not
+    mistake a small bird for a biased prototype. With ``regions`` all sums run over x ∈ A_j only: what QuanProto's code
+    computes. Costs no model pass of its own.
+
+    References: S. Lapuschkin et al., "Analyzing Classifiers: Fisher Vectors and Deep Neural Networks", CVPR 2016;
+    P. Schlinge et al., "Comprehensive Evaluation of Prototype Neural Networks" (QuanProto), 2025.
+
+    Args:
+        maps: a, floating point (…, P, H, W), not negative. Raw maps will do; upsampled ones need ``clamp(min=0)``,
+            since bicubic interpolation overshoots.
+        masks: m, (…, H, W) in [0, 1] on the same grid; for raw maps the area average of the image's mask.
+        kept: bool (…, P), the prototypes that count; None means all.
+        regions: A, bool (…, P, H, W) on the same grid; None means everywhere.
+
+    Returns:
+        (…, P), at least 0. Infinite with activation outside and none inside; NaN without activation, without object, or
+        for a prototype that is not kept.
+
+    Example:
+        >>> import torch
+        >>> maps = torch.tensor([[[4.0, 2.0, 0.0]], [[0.0, 1.0, 1.0]]])
+        >>> outside_inside_relevance_ratio(maps, torch.tensor([[1.0, 0.0, 0.0]]))
+        tensor([0.2500,    inf])
+    """
+    check_maps(maps)
+    masks = check_masks(masks, maps, "maps and masks").detach()
+    if bool((maps < 0).any()):
+        raise DaplError("maps hold negative values, of which no ratio can be taken: clamp upsampled maps at 0.")
+    maps = maps.detach() if maps.dtype == torch.float64 else maps.detach().to(torch.float32)
+    counted = torch.ones_like(maps)
+    if regions is not None:
+        check_boolean(regions, "regions", "prototypes")
+        check_same_shape(maps, regions, "maps and regions")
+        counted = regions.to(maps.dtype)
+    inside, outside = (_mean(maps, counted * weights.to(maps.dtype).unsqueeze(-3)) for weights in (masks, 1 - masks))
+    has_object = (masks.sum((-2, -1)) > 0).unsqueeze(-1)
+    counts = has_object & which(kept, maps, maps.shape[:-2], "kept", "prototypes")
+    return (outside / inside).where(counts, torch.nan)
+
+
+def _mean(maps: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over the pixels; 0 where there is no weight."""
+    total = weights.sum((-2, -1))
+    return (maps * weights).sum((-2, -1)) / total.where(total > 0, 1.0)

@@ -1,0 +1,178 @@
+"""Which prototype is assigned to which part, and Coverage: do prototypes lie on parts, and on all the parts?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dapl.common.errors import DaplError
+from dapl.metrics.functional.checks import (
+    check_boolean,
+    check_open_interval,
+    check_same,
+    check_same_grid,
+    counted,
+    shape_of,
+    which,
+)
+from dapl.metrics.functional.regions import shared_pixels
+
+
+def overlap(regions: Tensor, parts: Tensor) -> Tensor:
+    r"""The share of each part that each prototype's region covers, by one matrix product.
+
+    .. math:: \text{overlap}(p_j, \text{part}_k) = \frac{|A_j \cap M_k|}{|M_k|}
+
+    0 where a part has no pixel; `visible_parts` takes such a part out of K.
+
+    Args:
+        regions: A, bool (…, P, H, W).
+        parts: M, bool (…, K, H, W). Masks may overlap.
+
+    Returns:
+        (…, P, K).
+
+    Example:
+        >>> import torch
+        >>> regions = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1]]).bool().view(2, 1, 4)
+        >>> parts = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 1]]).bool().view(2, 1, 4)
+        >>> overlap(regions, parts)
+        tensor([[0.6667, 0.0000],
+                [0.6667, 1.0000]])
+    """
+    check_boolean(regions, "regions", "prototypes")
+    check_boolean(parts, "parts", "parts")
+    check_same_grid(regions, parts, "regions and parts")
+    check_same(regions, parts, "regions and parts", leading=3, trailing=3)
+    shared, size = shared_pixels(regions, parts)
+    return shared / size.clamp(min=1).unsqueeze(-2)
+
+
+def visible_parts(parts: Tensor, visible: Tensor | None = None) -> Tensor:
+    """The parts that count in an image: those visible in it whose mask has a pixel (else the overlap is 0/0).
+
+    Args:
+        parts: M, bool (…, K, H, W).
+        visible: bool (…, K) from the annotation; None means all.
+
+    Returns:
+        bool (…, K).
+
+    Example:
+        >>> import torch
+        >>> parts = torch.tensor([[1, 0], [0, 0], [1, 1]]).bool().view(3, 1, 2)
+        >>> visible_parts(parts, visible=torch.tensor([True, True, False]))
+        tensor([ True, False, False])
+    """
+    check_boolean(parts, "parts", "parts")
+    has_pixel = parts.view(torch.uint8).flatten(-2).amax(-1).bool()  # thirty times as fast as any() on booleans
+    return has_pixel & which(visible, parts, parts.shape[:-2], "visible", "parts")
+
+
+def assign(
+    overlap: Tensor, threshold: float = 0.2, visible: Tensor | None = None, kept: Tensor | None = None
+) -> Tensor:
+    r"""A prototype is assigned to a part when it covers more than the share τ of it; to any number of parts, or none.
+
+    .. math:: \text{overlap}(p_j, \text{part}_k) > \tau
+
+    Args:
+        overlap: (…, P, K).
+        threshold: τ, strictly between 0 and 1; a prototype at exactly τ is not assigned.
+        visible: bool (…, K): nothing is assigned to an invisible part.
+        kept: bool (…, P): a pruned prototype is assigned to nothing.
+
+    Returns:
+        bool (…, P, K).
+
+    Example:
+        >>> import torch
+        >>> assign(torch.tensor([[0.2, 0.3], [0.9, 0.0]]), visible=torch.tensor([True, False]))
+        tensor([[False, False],
+                [ True, False]])
+    """
+    check_open_interval(threshold, 0, 1, "threshold (τ)")
+    if not overlap.is_floating_point():
+        raise DaplError(f"overlap must be floating point, but is {overlap.dtype} {shape_of(overlap)}.")
+    return counted(overlap > threshold, visible, kept)[0]
+
+
+def precision(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    r"""The share of prototypes that lie on a part.
+
+    .. math:: \text{Precision} = \frac{|\{p_j : p_j \text{ assigned to} \ge 1 \text{ part}\}|}{|\mathcal{P}|}
+
+    0 when no prototype is kept (nothing was shown), NaN when no part is visible (nothing could be hit).
+
+    Args:
+        assigned: bool (…, P, K), from `assign`.
+        visible: bool (…, K), the parts that count; None means all.
+        kept: bool (…, P), the prototypes that count; None means all.
+
+    Returns:
+        (…), in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> precision(torch.tensor([[True, True], [False, False]]))
+        tensor(0.5000)
+    """
+    assigned, visible, kept = counted(assigned, visible, kept)
+    return _share(assigned.any(-1), kept).where(visible.any(-1), torch.nan)
+
+
+def recall(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    r"""The share of the visible parts that a prototype lies on.
+
+    .. math:: \text{Recall} = \frac{|\{\text{part}_k : \text{part}_k \text{ captured by} \ge 1 \text{ prototype}\}|}{K}
+
+    NaN when no part is visible (K = 0).
+
+    Args:
+        assigned: bool (…, P, K), from `assign`.
+        visible: bool (…, K), the parts that count; None means all.
+        kept: bool (…, P), the prototypes that count; None means all.
+
+    Returns:
+        (…), in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> recall(torch.tensor([[True, False, False]]), visible=torch.tensor([True, True, False]))
+        tensor(0.5000)
+    """
+    assigned, visible, _ = counted(assigned, visible, kept)
+    return _share(assigned.any(-2), visible).where(visible.any(-1), torch.nan)
+
+
+def coverage(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    r"""Coverage: do the prototypes lie on parts, and on all of them?
+
+    .. math:: \text{Coverage} = \frac{2 \cdot \text{Precision} \cdot \text{Recall}}{\text{Precision} + \text{Recall}}
+
+    0 when nothing is assigned, NaN when no part is visible.
+
+    Args:
+        assigned: bool (…, P, K), from `assign`.
+        visible: bool (…, K), the parts that count; None means all.
+        kept: bool (…, P), the prototypes that count; None means all.
+
+    Returns:
+        (…), in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> coverage(torch.tensor([[True, False], [True, False]]))  # precision 1, recall 1/2
+        tensor(0.6667)
+    """
+    return harmonic_mean(precision(assigned, visible, kept), recall(assigned, visible, kept))
+
+
+def harmonic_mean(a: Tensor, b: Tensor) -> Tensor:
+    """F1 of precision and recall; 0 when both are."""
+    total = a + b
+    return (2 * a * b / total).where(total != 0, 0.0)
+
+
+def _share(hit: Tensor, of: Tensor) -> Tensor:
+    return hit.sum(-1) / of.sum(-1).clamp(min=1)

@@ -1,0 +1,219 @@
+"""Where a prototype is active: maps brought to the size of the image, activation regions A_j, and how they overlap.
+
+Activation regions as a model itself shows its maps on an image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dapl.common.errors import DaplError
+from dapl.metrics.functional.checks import check_boolean, check_maps, check_open_interval, shape_of
+from dapl.models.contract import PrototypeModel
+
+
+def upsample(maps: Tensor, size: int | tuple[int, int]) -> Tensor:
+    r"""Bring maps to ``size`` bicubically, as two small matrix products: :math:`U_H \, a \, U_W^\top`.
+
+    Differentiable, and up to rounding ``torch.nn.functional.interpolate(mode="bicubic", align_corners=False)``.
+
+    Args:
+        maps: (…, h, w), floating point. Half precision is computed, and returned, in float32.
+        size: height and width of the result, or one number for both.
+
+    Returns:
+        (…, H, W).
+
+    Example:
+        >>> import torch
+        >>> upsample(torch.tensor([[0.0, 1.0]]), (1, 4))
+        tensor([[-0.1055,  0.2266,  0.7734,  1.1055]])
+    """
+    if not maps.is_floating_point() or maps.ndim < 2 or 0 in maps.shape[-2:]:
+        raise DaplError(f"maps must be floating point (…, height, width), but are {maps.dtype} {shape_of(maps)}.")
+    height, width = _pair(size)
+    dtype = torch.float64 if maps.dtype == torch.float64 else torch.float32
+    rows = _interpolation(maps.shape[-2], height, dtype, maps.device)
+    columns = _interpolation(maps.shape[-1], width, dtype, maps.device)
+    with torch.autocast(maps.device.type, enabled=False):  # bfloat16 would make ties of neighbouring pixels
+        return rows @ (maps.to(dtype) @ columns.mT)
+
+
+def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, percentile: float = 95.0) -> Tensor:
+    r"""The activation region of each prototype (decision 10): the pixels at or above the percentile of its own map.
+
+    .. math:: A_j = \{x : a_j[x] \ge q_j\}, \qquad q_j = a_{j,(r)}, \quad r = \lceil \text{percentile}/100 (n-1) \rceil
+
+    where :math:`a_j` is the map upsampled bicubically to the image's :math:`n` pixels and :math:`a_{j,(r)}` its order
+    statistic of rank :math:`r`, counted from 0. This is ``numpy.percentile(…, method="higher")``; the region equals
+    that of numpy's interpolated percentile too, because no pixel lies between the two neighbours it interpolates.
+    Without ties a region has :math:`n - r` pixels (2,509 of 224×224). Ties at :math:`q_j` all belong to the region, so
+    a map that is constant has the whole image as its region.
+
+    Args:
+        maps: (…, P, h, w), finite.
+        size: of the image; None when the maps have that size already (PixPNet's are painted by receptive fields).
+        percentile: strictly between 0 and 100.
+
+    Returns:
+        bool (…, P, H, W).
+
+    Example:
+        >>> import torch
+        >>> activation_regions(torch.arange(6.0).view(1, 2, 3), percentile=70)
+        tensor([[[False, False, False],
+                 [False,  True,  True]]])
+        >>> activation_regions(torch.rand(2, 10, 7, 7), size=224).sum((-2, -1)).unique()
+        tensor([2509])
+    """
+    check_maps(maps)
+    check_open_interval(percentile, 0, 100, "percentile")
+    height, width = maps.shape[-2:] if size is None else _pair(size)
+    pixels = height * width
+    rank = math.ceil(Fraction(str(percentile)) * (pixels - 1) / 100)
+    flat = maps.detach().flatten(0, -3)
+    flat = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
+    regions = torch.empty((len(flat), height, width), dtype=torch.bool, device=maps.device)
+    for rows in _chunks(len(flat), pixels, maps.device):
+        chunk = flat[rows]
+        if size is not None:
+            # The weights of a pixel sum to one only up to rounding: a map counted from its minimum keeps exact ties.
+            chunk = upsample(chunk - chunk.amin((-2, -1), keepdim=True), (height, width))
+        threshold = _order_statistic(chunk.flatten(1), rank)
+        torch.ge(chunk, threshold[:, None, None], out=regions[rows])
+    return regions.view(*maps.shape[:-2], height, width)
+
+
+def iou(regions: Tensor, images: Tensor | None = None) -> Tensor:
+    r"""Intersection over union of every two regions, from one product of the regions with themselves.
+
+    .. math:: \text{IoU}(A_i, A_j) = \frac{|A_i \cap A_j|}{|A_i| + |A_j| - |A_i \cap A_j|}
+
+    and 0 if both are empty.
+
+    Args:
+        regions: bool (…, P, H, W).
+        images: integer (…, P), the image each region lies on, where they differ (scope ``projection``). Regions are
+            sets of pixels of an image: on two images they share none, and their IoU is 0.
+
+    Returns:
+        (…, P, P), symmetric.
+
+    Example:
+        >>> import torch
+        >>> regions = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3)
+        >>> iou(regions)
+        tensor([[1.0000, 0.3333],
+                [0.3333, 1.0000]])
+        >>> iou(regions, images=torch.tensor([7, 8]))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    check_boolean(regions, "regions", "prototypes")
+    shared, area = shared_pixels(regions, regions)
+    union = area.unsqueeze(-1) + area.unsqueeze(-2) - shared
+    values = shared / union.clamp(min=1)
+    if images is None:
+        return values
+    if images.shape != regions.shape[:-2]:
+        raise DaplError(f"images must name one image a region, but {shape_of(images)} do not fit {shape_of(regions)}.")
+    return values * (images.unsqueeze(-1) == images.unsqueeze(-2))
+
+
+def shared_pixels(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Products of a, (…, I, H, W), with b, (…, J, H, W): |A_i ∩ B_j| (…, I, J) and |B_j| (…, J) if both are sets.
+
+    b may also hold real numbers, which are then summed over A_i.
+    """
+    pixels = a.shape[-2] * a.shape[-1]
+    dtype = torch.float32 if pixels < 2**24 else torch.float64  # beyond, float32 no longer counts exactly
+    images, sets = a.shape[:-3], a.shape[-3]
+    rows_a, rows_b = a.reshape(images.numel(), sets, pixels), b.reshape(images.numel(), b.shape[-3], pixels)
+    if a.dtype == b.dtype == torch.bool and a.device.type == "cpu" and hasattr(np, "bitwise_count"):
+        shared, size = _shared_bits(rows_a, rows_a if b is a else rows_b)
+        return shared.to(dtype).view(*images, sets, b.shape[-3]), size.to(dtype).view(*images, b.shape[-3])
+    products = torch.empty((len(rows_a), sets + 1, b.shape[-3]), dtype=dtype, device=a.device)
+    with torch.autocast(a.device.type, enabled=False):  # bfloat16 counts to 256
+        for rows in _chunks(len(rows_a), pixels * (sets + b.shape[-3]), a.device):
+            chunk = rows_a[rows]
+            left = torch.empty((len(chunk), sets + 1, pixels), dtype=dtype, device=a.device)
+            left[:, :-1], left[:, -1] = chunk, 1.0  # the last is the whole image, which gives the sizes
+            right = left[:, :-1] if b is a else rows_b[rows].to(dtype)
+            torch.matmul(left, right.mT, out=products[rows])
+    products = products.view(*images, sets + 1, b.shape[-3])
+    return products[..., :-1, :], products[..., -1, :]
+
+
+def _shared_bits(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """As `shared_pixels` for sets (n, I, pixels) and (n, J, pixels), 64 pixels a word: a fifth of a product's time.
+
+    And no threads: waiting for each other costs them more than the work where others use the machine too.
+    """
+    bits_a = _packed(a)
+    bits_b = bits_a if b is a else _packed(b)
+    shared = np.empty((len(a), a.shape[1], b.shape[1]), np.int64)
+    step = max(1, 2**18 // max(1, bits_b[0].size)) if len(b) else 1
+    for image in range(len(a)):
+        for start in range(0, a.shape[1], step):
+            both = bits_a[image, start : start + step, None] & bits_b[image, None]
+            shared[image, start : start + step] = np.bitwise_count(both).sum(-1, dtype=np.uint32)
+    size = np.bitwise_count(bits_b).sum(-1, dtype=np.int64)
+    return torch.from_numpy(shared), torch.from_numpy(size)
+
+
+def _packed(sets: Tensor) -> np.ndarray:
+    """bool (…, pixels) → uint64 (…, ⌈pixels/64⌉); the last word is filled up with 0."""
+    pixels = sets.shape[-1]
+    filled = np.zeros((*sets.shape[:-1], -(-pixels // 64) * 8), np.uint8)
+    filled[..., : -(-pixels // 8)] = np.packbits(sets.numpy(), axis=-1)
+    return filled.view(np.uint64)
+
+
+def _order_statistic(values: Tensor, rank: int) -> Tensor:
+    """The value of this rank (from 0) in every row, by selection: sorting would cost ten times as much."""
+    if values.device.type == "cpu":  # numpy's selection is vectorised, torch's is not: four times as fast
+        return torch.from_numpy(np.partition(values.numpy(), rank, axis=-1)[:, rank])
+    return values.kthvalue(rank + 1, dim=-1).values
+
+
+def _chunks(rows: int, elements_per_row: int, device: torch.device) -> Iterator[slice]:
+    """Slices of rows small enough that what is made from one stays in the cache, and memory does not grow with rows."""
+    budget = 2**21 if device.type == "cpu" else 2**27
+    step = max(1, budget // elements_per_row)
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise DaplError(f"size must be at least one pixel high and wide, but is {height}×{width}.")
+    return int(height), int(width)
+
+
+@lru_cache(maxsize=64)
+def _interpolation(source: int, target: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The matrix (target, source) of cubic convolution (Keys 1981; a = −0.75), half-pixel centres, border repeated."""
+    with torch.inference_mode(False), torch.no_grad():  # the cached matrix must serve autograd, whoever asks first
+        place = (torch.arange(target, dtype=torch.float64) + 0.5) * (source / target) - 0.5
+        taps = place.floor().long().unsqueeze(1) + torch.arange(-1, 3)
+        distance = (place.unsqueeze(1) - taps).abs()
+        near = (1.25 * distance - 2.25) * distance**2 + 1
+        far = ((-0.75 * distance + 3.75) * distance - 6) * distance + 3
+        weights = torch.where(distance <= 1, near, far)
+        matrix = torch.zeros(target, source, dtype=torch.float64)
+        matrix.scatter_add_(1, taps.clamp(0, source - 1), weights)
+        return matrix.to(device=device, dtype=dtype)
+
+
+def model_regions(model: PrototypeModel, maps: Tensor, size: int, percentile: float = 95.0) -> Tensor:
+    """maps …×M×H×W → regions bool …×M×size×size; bicubic ones are made by two small matrix products."""
+    if type(model).to_pixels is PrototypeModel.to_pixels:
+        return activation_regions(maps, size, percentile)
+    return activation_regions(model.to_pixels(maps, (size, size)), None, percentile)

@@ -1,0 +1,44 @@
+"""Open a finished run: its model, ready to predict, and what is known of its prototypes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dapl.common.errors import DaplError
+from dapl.config import Config
+from dapl.models.build import build_model
+from dapl.models.contract import PrototypeModel
+from dapl.runs.checkpoint import load_checkpoint, restore_model
+from dapl.runs.records import PrototypeRecord, records_from_json
+from dapl.runs.run import Run
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    run: Run
+    config: Config
+    model: PrototypeModel
+    """In evaluation mode, on the CPU."""
+    classes: list[str]
+    """Names in the order of the logits."""
+    records: list[PrototypeRecord]
+
+
+def load_run(folder: Path, which: Literal["best", "last"] = "best", config: Config | None = None) -> LoadedRun:
+    """The model of a run; ``config`` replaces the run's own where only data or runtime differ."""
+    run = Run.open(folder)
+    config = config or run.config()
+    file = run.best if which == "best" else run.last
+    checkpoint = load_checkpoint(file)
+    classes = run.class_names()
+    model = build_model(config.model, len(classes), pretrained=False)
+    restore_model(model, checkpoint.model, file)
+    try:
+        records = records_from_json(checkpoint.facts["prototypes"])
+    except (KeyError, TypeError) as error:
+        raise DaplError(
+            f"{file}: does not say where its prototypes came from ({error}); restore it from a copy, or train anew."
+        ) from error
+    return LoadedRun(run, config, model.eval().requires_grad_(False), classes, records)

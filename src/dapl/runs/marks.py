@@ -1,0 +1,131 @@
+"""Prototypes that a person marked as bad: kept in the run as ``marks.json``. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dapl.common.errors import DaplError
+from dapl.common.files import write_json
+
+FORMAT, VERSION = "dapl-marks", 1
+NOTE_LENGTH = 500
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One prototype, and what it was when it was marked: a number alone would also fit another model's prototype."""
+
+    prototype: int
+    note: str
+    """Why, in the words of the person; may be empty."""
+    at: str
+    """When, UTC in ISO 8601."""
+    image: str | None = None
+    """The training image of the prototype; None where it was not projected."""
+    location: list[int] | None = None
+    """[row, column] of its patch on the feature grid."""
+
+
+def mark_now(prototype: int, note: str, image: str | None, location: list[int] | None) -> Mark:
+    return Mark(prototype, note, datetime.now(UTC).isoformat(timespec="seconds"), image, location)
+
+
+class Marks:
+    """The file. It is read anew for each question, so that nothing that another process wrote is lost from sight."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_run(cls, folder: Path) -> Marks:
+        return cls(folder / "marks.json")
+
+    def read(self) -> dict[int, Mark]:
+        """By prototype, in order; empty where nothing was marked yet."""
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (ValueError, OSError) as error:
+            raise DaplError(f"{self.path}: cannot be read ({error}); put it right or delete it.") from error
+        try:
+            if content["format"] != FORMAT or content["version"] != VERSION:
+                raise ValueError(f"its format is not {FORMAT} {VERSION}")
+            marks = [_checked(entry) for entry in content["marks"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DaplError(f"{self.path}: not a list of marks ({error}); put it right or delete it.") from error
+        return {mark.prototype: mark for mark in sorted(marks, key=lambda mark: mark.prototype)}
+
+    def put(self, mark: Mark) -> None:
+        """Add a mark, or replace the one that the prototype has."""
+        with self._lock:
+            self._write(self.read() | {mark.prototype: mark})
+
+    def remove(self, prototype: int) -> bool:
+        """Whether there was one."""
+        with self._lock:
+            marks = self.read()
+            found = marks.pop(prototype, None) is not None
+            if found:
+                self._write(marks)
+            return found
+
+    def _write(self, marks: dict[int, Mark]) -> None:
+        entries = [asdict(marks[prototype]) for prototype in sorted(marks)]
+        write_json(self.path, {"format": FORMAT, "version": VERSION, "marks": entries})
+
+
+def to_drop(folder: Path, records: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """Marked prototypes of a run that still count, with the notes, checked against its ``prototypes.json``.
+
+    Raises where nothing is left to drop, where a mark was made on another model, and where a class would be left
+    without a prototype.
+    """
+    marks = Marks.of_run(folder)
+    found: dict[int, str] = {}
+    for mark in marks.read().values():
+        if mark.prototype >= len(records):
+            raise DaplError(
+                f"{marks.path}: prototype {mark.prototype} is marked, but the run has {len(records)}; the marks are of "
+                "another model. Delete the file and mark anew."
+            )
+        record = records[mark.prototype]
+        if (mark.image, mark.location) != (record["image"], record["location"]):
+            raise DaplError(
+                f"{marks.path}: prototype {mark.prototype} was marked when it was a patch of {mark.image}; it is "
+                f"another one now, of {record['image']}. Look at it again with `dapl serve {folder}`."
+            )
+        if record["kept"]:
+            found[mark.prototype] = mark.note
+    if not found:
+        raise DaplError(f"{folder}: no prototype is marked as bad; `dapl serve {folder}` is where they are marked.")
+    _refuse_empty_classes(marks.path, found, records)
+    return found
+
+
+def _refuse_empty_classes(path: Path, dropped: dict[int, str], records: Sequence[dict[str, Any]]) -> None:
+    left = {
+        name for record in records if record["kept"] and record["index"] not in dropped for name in record["classes"]
+    }
+    for prototype in dropped:
+        for name in records[prototype]["classes"]:
+            if name not in left:
+                raise DaplError(
+                    f"{path}: every prototype of the class '{name}' is marked as bad, and a class needs at least one; "
+                    "take one of the marks away."
+                )
+
+
+def _checked(entry: Any) -> Mark:
+    mark = Mark(**entry)
+    texts = [mark.note, mark.at] + ([] if mark.image is None else [mark.image])
+    if not isinstance(mark.prototype, int) or mark.prototype < 0 or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{entry} is not a mark")
+    return mark

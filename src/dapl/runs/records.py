@@ -1,0 +1,69 @@
+"""Where each prototype came from and what became of it: the content of ``prototypes.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dapl.models.contract import PrototypeModel
+
+
+@dataclass
+class PrototypeRecord:
+    """One prototype. Pixels are those of the square image that the model sees (``data.image_size``)."""
+
+    index: int
+    """j = class·N + head, from 0."""
+    classes: list[str]
+    """The class it belongs to; several after merging."""
+    head: int
+    kept: bool = True
+    reason: str | None = None
+    """Why it was removed."""
+    image: str | None = None
+    """Name of the training image it was projected on; None before projection."""
+    location: list[int] | None = None
+    """[row, column] on the feature grid."""
+    box: list[int] | None = None
+    """[left, top, right, bottom] in pixels, right and bottom exclusive: bounds of the activation region."""
+    distance: float | None = None
+    """Squared distance from the prototype to that patch before it became the patch."""
+    foreground_share: float | None = None
+    """Share of the patch that lies on the object; None without masks."""
+    grounded: bool | None = None
+    """False where no patch of the class had enough foreground, so that the best one was taken."""
+    region_foreground: float | None = None
+    """Mean foreground share of its region on the validation images of its class, as pruning saw it."""
+
+
+def fresh_records(model: PrototypeModel, classes: Sequence[str]) -> list[PrototypeRecord]:
+    membership, groups = model.prototypes.membership, model.prototypes.group_of.tolist()
+    return [
+        PrototypeRecord(j, [classes[c] for c in membership[j].nonzero().flatten().tolist()], groups[j])
+        for j in range(len(model.prototypes))
+    ]
+
+
+def bounding_boxes(regions: Tensor) -> Tensor:
+    """bool P×H×W → long P×4: left, top, right, bottom, the last two exclusive; zeros for an empty region."""
+
+    def ends(occupied: Tensor) -> tuple[Tensor, Tensor]:
+        flags = occupied.int()
+        return flags.argmax(1), occupied.shape[1] - flags.flip(1).argmax(1)
+
+    left, right = ends(regions.any(1))
+    top, bottom = ends(regions.any(2))
+    boxes = torch.stack([left, top, right, bottom], dim=1)
+    return boxes * regions.flatten(1).any(1).unsqueeze(1)
+
+
+def records_to_json(records: Sequence[PrototypeRecord]) -> list[dict[str, Any]]:
+    return [asdict(record) for record in records]
+
+
+def records_from_json(values: Sequence[dict[str, Any]]) -> list[PrototypeRecord]:
+    return [PrototypeRecord(**value) for value in values]

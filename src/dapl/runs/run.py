@@ -1,0 +1,156 @@
+"""A run directory, the hand-over between commands: what is in it and where. Imports no torch.
+
+config.yaml            the resolved config
+environment.json       versions, seed, threads
+data.json              class and part names, number of images of each split
+model.json             number of parameters, and what else is known of the model (PixPNet's receptive field)
+checkpoints/           last.safetensors (with optimizer, for resuming), best.safetensors (by validation)
+prototypes.json        where each prototype came from, kept or removed and why
+prototypes.png         contact sheet
+metrics.jsonl          one line an epoch or stage
+tensorboard/           the same as curves
+metrics.json           what `dapl evaluate` measured last, under which protocol
+metrics/               the same by class and by part (CSV), and plots; <split>.json as a sweep or comparison measured it
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dapl.common.errors import DaplError
+from dapl.common.files import write_json, write_text
+from dapl.config import Config, dump_config, load_config
+
+_VERSIONS = ("dapl", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors")
+
+
+class Run:
+    """Paths and small files of one run directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config_file = folder / "config.yaml"
+        self.last = folder / "checkpoints" / "last.safetensors"
+        self.best = folder / "checkpoints" / "best.safetensors"
+        self.prototypes_file = folder / "prototypes.json"
+        self.sheet_file = folder / "prototypes.png"
+        self.metrics_file = folder / "metrics.jsonl"
+        self.tensorboard = folder / "tensorboard"
+        self.evaluation_file = folder / "metrics.json"
+        self.evaluation_folder = folder / "metrics"
+        self.data_file = folder / "data.json"
+        self.model_file = folder / "model.json"
+
+    @classmethod
+    def create(cls, folder: Path, config: Config) -> Run:
+        """A new run; a folder that already holds something else is refused."""
+        run = cls(folder)
+        if run.config_file.exists():
+            raise DaplError(
+                f"{folder}: holds a run already; `dapl train --resume {folder}` goes on with it, "
+                "--out names another folder."
+            )
+        if not run.is_free():
+            raise DaplError(f"{folder}: exists and is not a run; name a new folder with --out.")
+        write_text(run.config_file, dump_config(config))
+        write_json(folder / "environment.json", _environment(config))
+        return run
+
+    def is_free(self) -> bool:
+        """Whether nothing is there yet: a run can be made."""
+        return not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        run = cls(folder)
+        if not run.config_file.is_file():
+            raise DaplError(f"{folder}: not a run directory (it has no config.yaml); `dapl train` makes one.")
+        return run
+
+    def config(self, overrides: dict[str, Any] | None = None) -> Config:
+        return load_config(self.config_file, overrides)
+
+    def describe_data(self, classes: Sequence[str], parts: Sequence[str], images: dict[str, int]) -> None:
+        write_json(self.data_file, {"classes": list(classes), "parts": list(parts), "images": images})
+
+    def describe_model(self, facts: dict[str, Any]) -> None:
+        write_json(self.model_file, facts)
+
+    def class_names(self) -> list[str]:
+        """Names in the order of the logits, as the run was trained."""
+        return [str(name) for name in self._read_list(self.data_file, "classes")]
+
+    def log(self, entry: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def logged(self) -> list[dict[str, Any]]:
+        """The lines so far; a last line that a kill cut short is left out."""
+        if not self.metrics_file.exists():
+            return []
+        entries = []
+        for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                break
+        return entries
+
+    def forget_log(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Before resuming: drop the lines of what is about to be done again."""
+        lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in self.logged() if keep(entry)]
+        if self.metrics_file.exists():
+            write_text(self.metrics_file, "".join(lines))
+
+    def sweep(self) -> None:
+        """Before resuming: remove what a killed process was about to write."""
+        for path in self.folder.rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+    def read_prototypes(self) -> list[dict[str, Any]]:
+        return self._read_list(self.prototypes_file, "prototypes")
+
+    def _read_list(self, path: Path, field: str) -> list[Any]:
+        values = self._read_json(path)
+        if not isinstance(values, dict) or not isinstance(values.get(field), list):
+            raise DaplError(f"{path}: has no list '{field}'; restore it from a copy or train anew.")
+        return values[field]
+
+    def _read_json(self, path: Path) -> Any:
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DaplError(
+                f"{path}: missing; the run was not finished, `dapl train --resume {self.folder}`."
+            ) from error
+        except ValueError as error:
+            raise DaplError(f"{path}: not JSON ({error}); restore it from a copy or train anew.") from error
+
+
+def versions() -> dict[str, str | None]:
+    """Of the packages that decide the numbers; None for one that is not installed."""
+
+    def version(package: str) -> str | None:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    return {package: version(package) for package in _VERSIONS}
+
+
+def _environment(config: Config) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "seed": config.seed,
+        "versions": versions(),
+    }

@@ -1,0 +1,249 @@
+"""What a client is told when a request cannot be met: one sentence and a status, never a path or a traceback.
+
+One model pass at a time, and only so many pictures waiting for theirs.
+
+What every request passes: is it addressed to us, does it come from our own page; and the headers of every answer.
+
+Pictures from the outside: read with a limit, decoded by Pillow alone, never stored and never sent back as they came.
+
+Whatever hides in a file beside its pixels (a ZIP after the last marker, HTML in a comment) is left behind when it is
+decoded; what the page shows of it is encoded anew.
+"""
+
+from __future__ import annotations
+
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
+import asyncio
+import io
+import ipaddress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from PIL import Image, UnidentifiedImageError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from torchvision import tv_tensors
+
+from dapl.common.errors import DaplError
+from dapl.data.images import MAX_PIXELS, rgb_of, upright
+
+
+class Refusal(Exception):  # noqa: N818  (as often an answer as an error)
+    """An answer with a status of 400 or more. The sentence is for the person at the other end."""
+
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.headers = status, sentence, dict(headers or {})
+
+
+def too_busy() -> Refusal:
+    return Refusal(
+        503, "The server has as many pictures waiting as it can hold; try again in a second.", {"Retry-After": "1"}
+    )
+
+
+PLACES = 32
+"""Requests that may hold a picture in memory, counting the one that is being worked on."""
+
+_Result = TypeVar("_Result")
+
+
+class Worker:
+    """A single thread that all work on the model goes through, in the order in which it was asked for."""
+
+    def __init__(self, places: int = PLACES) -> None:
+        self.places = places
+        self.taken = 0
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Held from before a picture is read until its answer is there. Only the event loop's thread takes places."""
+        if self.taken >= self.places:
+            raise too_busy()
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+    async def run(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_READING = ("GET", "HEAD", "OPTIONS")
+PICTURES_COME_TO = "/api/explain"
+"""The one address with a larger limit, which it watches itself."""
+_MAX_BODY = 2**16
+
+
+class Guard:
+    """ASGI middleware.
+
+    A name that someone else's DNS points at this machine is refused (the page behind it could otherwise read
+    everything), and so is a request that changes something and was sent by the page of another site.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        """``names``: host names under which the server may be called, beside IP addresses."""
+        self.app = app
+        self.names = {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refused = self._refusal(Headers(scope=scope), scope["method"])
+        if refused is None:
+            limited = receive if scope["path"] == PICTURES_COME_TO else _limited(receive)
+            await self.app(scope, limited, send_with_headers)
+        else:
+            await refused(scope, receive, send_with_headers)
+
+    def _refusal(self, headers: Headers, method: str) -> JSONResponse | None:
+        host = headers.get("host", "")
+        if not self._is_ours(_hostname(host)):
+            return _answer(421, "The server does not go by this name; `dapl serve --allow-host NAME` adds one.")
+        if method not in _READING and not _same_origin(headers, host):
+            return _answer(403, "Only the server's own page may send this; open it there.")
+        return None
+
+    def _is_ours(self, name: str) -> bool:
+        if name in self.names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _limited(receive: Receive) -> Receive:
+    """A body that is read up to a limit; what comes after it makes reading fail."""
+    total = 0
+
+    async def counted() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > _MAX_BODY:
+            raise Refusal(413, "The body of the request is too large.")
+        return message
+
+    return counted
+
+
+def _same_origin(headers: Headers, host: str) -> bool:
+    """True also for programs that are no browser: they send neither header."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+
+
+def _hostname(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _answer(status: int, sentence: str) -> JSONResponse:
+    return JSONResponse({"detail": sentence}, status)
+
+
+MAX_BYTES = 10 * 2**20
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
+"""What is tried. Pillow would also open formats that call other programs (EPS) or nest others (ICO, ICNS, PDF)."""
+Image.init()  # or Pillow knows only some of them
+_KNOWN = [name for name in FORMATS if name in Image.OPEN]  # AVIF depends on how it was built
+_DISCARDED = 8 * MAX_BYTES
+"""How much more is read of what is refused: a client that is still sending does not look for the answer."""
+_SECONDS = 60.0
+"""A client that takes longer to send a picture would keep a place from others."""
+_NAMES = "JPEG, PNG, WebP, AVIF, GIF, BMP, TIFF or PPM"
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of a request, counted while it comes in, whatever its Content-Length says."""
+    chunks: list[bytes] = []
+    total = 0
+    try:
+        async with asyncio.timeout(_SECONDS):
+            async for chunk in request.stream():
+                total += len(chunk)
+                if total <= MAX_BYTES:
+                    chunks.append(chunk)
+                else:
+                    chunks.clear()
+                    if total > _DISCARDED:
+                        break
+    except TimeoutError:
+        raise Refusal(408, f"The picture did not arrive within {_SECONDS:.0f} seconds; send it again.") from None
+    except ClientDisconnect:
+        raise Refusal(400, "The picture did not arrive as a whole; send it again.") from None
+    if total > MAX_BYTES:
+        raise Refusal(413, f"The file is larger than {MAX_BYTES // 2**20} MB; send a smaller one.")
+    return b"".join(chunks)
+
+
+async def discard_body(request: Request) -> None:
+    """Read past what will not be looked at."""
+    try:
+        await read_body(request)
+    except Refusal:
+        return
+
+
+def decode(content: bytes) -> tv_tensors.Image:
+    """uint8 3×H×W RGB, upright: the pixels that `read_image` gives for the file."""
+    if not content:
+        raise Refusal(422, f"The file is empty; send a picture as {_NAMES}.")
+    try:
+        with Image.open(io.BytesIO(content), formats=_KNOWN) as file:
+            width, height = file.size
+            if width * height > MAX_PIXELS:
+                raise _too_many_pixels()
+            file.load()
+            return rgb_of(upright(file), "The picture")
+    except Refusal:
+        raise
+    except DaplError as error:
+        raise Refusal(422, str(error)) from None
+    except UnidentifiedImageError:
+        raise Refusal(415, f"The file is not a picture that can be read; send {_NAMES}.") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_many_pixels() from None
+    except MemoryError:
+        raise Refusal(413, "The picture does not fit into memory; scale it down.") from None
+    except Exception:  # Pillow's decoders raise nearly anything on broken data
+        raise Refusal(422, "The picture is corrupt or truncated; send another copy of it.") from None
+
+
+def _too_many_pixels() -> Refusal:
+    return Refusal(413, f"The picture has more than {MAX_PIXELS // 10**6} megapixels; scale it down.")

@@ -1,0 +1,373 @@
+"""What is known of the run: its model, classes, prototypes and example pictures.
+
+Ask the model about a picture, and what it would say without some of its prototypes.
+
+Prototypes marked as bad; they are kept in the run, for ``dapl train --from RUN --drop-marked``.
+
+The pages: ask the model, and its report.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mimetypes
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dapl.common.errors import DaplError
+from dapl.data.sample import Sample
+from dapl.report.page import static_files
+from dapl.runs.marks import mark_now
+from dapl.serve import answers
+from dapl.serve.inspector import Held, source_view
+from dapl.serve.requests import Refusal, decode, discard_body, read_body
+from dapl.serve.state import PICTURE_HEADERS, POLICY, Shared, State, problems
+
+facts_router = APIRouter(prefix="/api", tags=["run"])
+
+_NUMBERS = ("accuracy", "coverage", "diversity", "background_bias")
+_JPEG = {200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}}
+_LIMIT = 2**31
+
+
+@facts_router.get("/run")
+def run(state: Shared) -> answers.RunFacts:
+    """The model in a few facts and numbers."""
+    config, model = state.loaded.config, state.classifier.model
+    return answers.RunFacts(
+        name=state.loaded.run.folder.resolve().name,
+        system=config.model.system,
+        backbone=config.model.backbone.name,
+        data=config.data.name,
+        image_size=config.data.image_size,
+        heads=model.prototypes.groups,
+        classes=len(state.classifier.classes),
+        prototypes=len(model.prototypes),
+        kept=int(model.prototypes.kept.sum()),
+        examples=len(state.examples),
+        note=_note(state),
+        numbers=_numbers(state),
+    )
+
+
+@facts_router.get("/classes")
+def classes(state: Shared) -> list[answers.ClassFacts]:
+    """In the order of the logits."""
+    prototypes = state.classifier.model.prototypes
+    own = (prototypes.membership & prototypes.kept.unsqueeze(1)).T
+    return [
+        answers.ClassFacts(index=index, name=name, prototypes=own[index].nonzero().flatten().tolist())
+        for index, name in enumerate(state.classifier.classes)
+    ]
+
+
+@facts_router.get("/prototypes", responses=problems(404, 422))
+def prototypes(
+    state: Shared, of: Annotated[int | None, Query(ge=0, lt=_LIMIT, description="Only those of this class.")] = None
+) -> answers.PrototypeList:
+    """What each prototype is, and what became of it."""
+    membership = state.classifier.model.prototypes.membership
+    if of is not None and of >= membership.shape[1]:
+        raise Refusal(404, f"There is no class {of}; the model has {membership.shape[1]}, counted from 0.")
+    found = range(len(membership)) if of is None else membership[:, of].nonzero().flatten().tolist()
+    notes = {index: mark.note for index, mark in state.marks.read().items()}
+    weights = state.classifier.model.class_weights()
+    return answers.PrototypeList(prototypes=[_prototype(state, index, weights, notes) for index in found])
+
+
+@facts_router.get("/prototypes/{index}", responses=problems(404, 422))
+def prototype(state: Shared, index: int) -> answers.Prototype:
+    """One of them."""
+    check_prototype(state, index)
+    notes = {marked: mark.note for marked, mark in state.marks.read().items()}
+    return _prototype(state, index, state.classifier.model.class_weights(), notes)
+
+
+@facts_router.get("/prototypes/{index}/patch.jpg", response_class=Response, responses={**_JPEG, **problems(404, 422)})  # type: ignore[dict-item]
+async def patch(state: Shared, index: int) -> Response:
+    """The training patch that it is, with some of what is beside it."""
+    found = await state.worker.run(lambda: state.inspector.patch(index))
+    if found is None:
+        raise Refusal(404, "The training picture of this prototype is not at hand.")
+    return Response(found.content, media_type="image/jpeg", headers=PICTURE_HEADERS)
+
+
+@facts_router.get("/examples", responses=problems(422))
+def examples(
+    state: Shared,
+    of: Annotated[int | None, Query(ge=0, lt=_LIMIT, description="Only those of this class.")] = None,
+    start: Annotated[int, Query(ge=0, lt=_LIMIT, description="How many to leave out.")] = 0,
+    count: Annotated[int, Query(ge=1, le=100, description="How many to list.")] = 8,
+) -> answers.ExampleList:
+    """Test pictures; without a class, the first of each class, then the second of each."""
+    total, found = state.examples.find(of, start, count)
+    return answers.ExampleList(total=total, examples=[_example(state, index) for index in found])
+
+
+@facts_router.get("/examples/{index}/image.jpg", response_class=Response, responses={**_JPEG, **problems(404, 422)})  # type: ignore[dict-item]
+def example_image(state: Shared, index: int) -> Response:
+    """As the model sees it."""
+    return Response(state.examples.image(index), media_type="image/jpeg", headers=PICTURE_HEADERS)
+
+
+def check_prototype(state: State, index: int) -> None:
+    count = len(state.classifier.model.prototypes)
+    if not 0 <= index < count:
+        raise Refusal(404, f"There is no prototype {index}; the model has {count}, counted from 0.")
+
+
+def _prototype(state: State, index: int, weights, notes: dict[int, str]) -> answers.Prototype:
+    record = state.classifier.known.records[index]
+    own = state.classifier.model.prototypes.membership[index]
+    return answers.Prototype(
+        index=index,
+        of=record.classes,
+        head=record.head,
+        kept=record.kept,
+        reason=record.reason,
+        weights=weights[index][own].tolist(),
+        source=source_view(record),
+        patch=None if record.image is None else f"/api/prototypes/{index}/patch.jpg",
+        note=notes.get(index),
+    )
+
+
+def _example(state: State, index: int) -> answers.Example:
+    dataset = state.examples.dataset
+    assert dataset is not None
+    label = dataset.labels[index]
+    return answers.Example(
+        index=index,
+        name=dataset.names[index],
+        label=label,
+        class_name=dataset.classes[label],
+        image=f"/api/examples/{index}/image.jpg",
+    )
+
+
+def _numbers(state: State) -> dict[str, answers.Measured]:
+    """Of ``metrics.json``; none where the run was not evaluated."""
+    try:
+        content = json.loads(state.loaded.run.evaluation_file.read_text(encoding="utf-8"))["numbers"]
+        return {name: answers.Measured(**content[name]) for name in _NUMBERS if content.get(name)}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def _note(state: State) -> str | None:
+    if state.examples.dataset is None:
+        return "The pictures of this run's data are not at hand, so there are no examples; your own pictures work."
+    if state.inspector.missing_patches:
+        return "The training pictures of this run are not all at hand, so some prototypes show no patch."
+    return None
+
+
+explain_router = APIRouter(prefix="/api", tags=["explain"])
+
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "description": "The file of a picture, at most 10 MB and 50 megapixels; leave it away with `example` or "
+        "`picture`. What it holds is told by its content, not by the media type.",
+        "content": dict.fromkeys(("application/octet-stream", "image/jpeg", "image/png", "image/webp"), _BYTES),
+    }
+}
+_EXPLAIN_LIMIT = 2**31
+
+
+@explain_router.post("/explain", openapi_extra=_BODY, responses=problems(400, 403, 404, 408, 409, 413, 415, 422, 503))
+async def explain(
+    request: Request,
+    state: Shared,
+    example: Annotated[
+        int | None, Query(ge=0, lt=_EXPLAIN_LIMIT, description="A test picture instead of a file.")
+    ] = None,
+    picture: Annotated[
+        str | None, Query(max_length=64, description="`picture.id` of an answer instead of a file: asked again.")
+    ] = None,
+    classes: Annotated[
+        list[Annotated[int, Query(ge=0, lt=_EXPLAIN_LIMIT)]],
+        Query(alias="class", max_length=4, description="Explain these; else the predicted class and the runner-up."),
+    ] = [],  # noqa: B006  (FastAPI copies it)
+    top: Annotated[int, Query(ge=1, le=100, description="Prototypes listed a class.")] = 10,
+    switched_off: Annotated[
+        list[Annotated[int, Query(ge=0, lt=_EXPLAIN_LIMIT)]],
+        Query(max_length=4000, description="Prototypes that are taken out of the sum: a counterfactual."),
+    ] = [],  # noqa: B006
+) -> answers.Answer:
+    """The prediction, and which prototypes it is made of: contributions of `rows` and `rest` add up to the logit."""
+    if example is not None and picture is not None:
+        await discard_body(request)
+        raise Refusal(409, "Name either an example or a picture, not both.")
+    try:
+        with state.worker.place():
+            if example is not None or picture is not None:
+                await discard_body(request)
+                look = _example_of(state, example) if example is not None else _again(state, picture or "")
+            else:
+                look = _upload(state, await read_body(request))
+            return await state.worker.run(lambda: state.inspector.answer(look(), classes, top, switched_off))
+    except Refusal as refusal:
+        if refusal.status == 503:
+            await discard_body(request)
+        raise
+
+
+@explain_router.get(
+    "/pictures/{picture}/{name}",
+    response_class=Response,
+    responses={200: {"content": dict.fromkeys(("image/jpeg", "image/png"), _BYTES)}, **problems(404, 422)},
+)
+async def image(state: Shared, picture: str, name: str) -> Response:
+    """`photo.jpg`, or the overlays that an answer names."""
+    held = state.inspector.remembered(picture)
+    if held is None:
+        raise _forgotten()
+    if name == "photo.jpg":
+        return Response(held.photo, media_type="image/jpeg", headers=PICTURE_HEADERS)
+    found = held.overlays.get(name.removesuffix(".png")) if name.endswith(".png") else None
+    if found is None:
+        raise Refusal(404, "There is no such overlay; take the addresses that an answer gives.")
+    return Response(found, media_type="image/png", headers=PICTURE_HEADERS)
+
+
+def _upload(state: State, content: bytes) -> Callable[[], Held]:
+    def look() -> Held:
+        sample = state.inspector.fitted(Sample(decode(content), -1, ""))
+        return state.inspector.look_at(sample, ())
+
+    return look
+
+
+def _example_of(state: State, index: int) -> Callable[[], Held]:
+    """Seen once; asked for again it is remembered."""
+
+    def look() -> Held:
+        name = f"example-{index}"
+        held = state.inspector.remembered(name)
+        if held is not None:
+            return held
+        sample = state.examples.sample(index)
+        assert state.examples.dataset is not None
+        return state.inspector.look_at(sample, state.examples.dataset.parts, name)
+
+    return look
+
+
+def _again(state: State, picture: str) -> Callable[[], Held]:
+    held = state.inspector.remembered(picture)
+    if held is None:
+        raise _forgotten()
+    return lambda: held
+
+
+def _forgotten() -> Refusal:
+    return Refusal(404, "The server does not remember this picture any more; send it again.")
+
+
+mark_router = APIRouter(prefix="/api", tags=["marks"])
+log = logging.getLogger("dapl.serve")
+
+
+@mark_router.get("/marks")
+def marks(state: Shared) -> answers.MarkList:
+    """All of them, by number."""
+    return _listed(state)
+
+
+@mark_router.put("/marks/{prototype}", responses=problems(400, 403, 404, 413, 422))
+def mark(state: Shared, prototype: int, new: answers.NewMark) -> answers.MarkList:
+    """Mark a prototype as bad, or change the note of its mark."""
+    check_prototype(state, prototype)
+    record = state.classifier.known.records[prototype]
+    try:
+        state.marks.put(mark_now(prototype, new.note.strip(), record.image, record.location))
+    except OSError as error:
+        raise _cannot_write(error) from error
+    return _listed(state)
+
+
+@mark_router.delete("/marks/{prototype}", responses=problems(403, 404, 422))
+def unmark(state: Shared, prototype: int) -> answers.MarkList:
+    """Take a mark away."""
+    try:
+        found = state.marks.remove(prototype)
+    except OSError as error:
+        raise _cannot_write(error) from error
+    if not found:
+        raise Refusal(404, f"Prototype {prototype} is not marked.")
+    return _listed(state)
+
+
+def _listed(state: State) -> answers.MarkList:
+    records = state.classifier.known.records
+    try:
+        found = state.marks.read().values()
+    except DaplError as error:
+        log.error("%s", error)
+        raise Refusal(500, "The marks of this run cannot be read; the server's log says why.") from error
+    return answers.MarkList(
+        marks=[
+            answers.Mark(prototype=mark.prototype, of=records[mark.prototype].classes, note=mark.note, at=mark.at)
+            for mark in found
+            if mark.prototype < len(records)
+        ]
+    )
+
+
+def _cannot_write(error: OSError) -> Refusal:
+    log.error("marks cannot be written: %s", error)
+    return Refusal(403, "The run's folder cannot be written to, so nothing was marked.")
+
+
+page_router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@page_router.get("/")
+def ask(state: Shared) -> str:
+    return _environment().get_template("serve.html.j2").render(run=run(state))
+
+
+@page_router.get("/report")
+def report(state: Shared) -> HTMLResponse:
+    found = state.report.state()
+    if found != "made":
+        name = state.loaded.run.folder.resolve().name
+        return HTMLResponse(_environment().get_template("waiting.html.j2").render(name=name, state=found))
+    policy = {"Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'"}
+    return HTMLResponse(state.report.html(), headers=policy)
+
+
+@page_router.get("/report/images/{name}")
+def report_image(state: Shared, name: str) -> Response:
+    """Looked up among what was made, never on disk."""
+    images = {} if state.report.report is None else state.report.report.images
+    return _file(images.get(name), name, PICTURE_HEADERS)
+
+
+@page_router.get("/report/static/{name}")
+def report_static(name: str) -> Response:
+    return _file(static_files().get(name), name, {})
+
+
+def _file(content: bytes | None, name: str, headers: dict[str, str]) -> Response:
+    if content is None:
+        raise Refusal(404, "There is nothing at this address.")
+    return Response(content, media_type=mimetypes.guess_type(name)[0], headers=headers)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("dapl.serve"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

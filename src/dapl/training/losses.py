@@ -1,0 +1,101 @@
+"""The terms of the loss: pure functions of tensors, one a term, each with its equation.
+
+B images, P prototypes, C classes, N heads, H×W locations. `membership` is bool P×C; labels are long B.
+Total = cross-entropy + 0.8·cluster − 0.08·separation + λ_contrast·contrastive + λ_fg·foreground (+ spatial + L1).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """−mean_x log softmax(logits)[label]. Shapes: logits B×C."""
+    return F.cross_entropy(logits, labels)
+
+
+def cluster(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
+    """mean_x min_{p of x's class} min_l ‖z_l − p‖²: some prototype of the class is near some patch.
+
+    A masked minimum with infinity (decision 3): ProtoPNet's max((128 − d)·mask) is right only while d ≤ 128.
+    Shapes: distances B×P, already the minimum over locations.
+    """
+    own = membership.T[labels]
+    return _finite_mean(distances.masked_fill(~own, torch.inf).amin(1))
+
+
+def cluster_all(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
+    """mean over x and all p of x's class of min_l ‖z_l − p‖²: each prototype of the class is near some patch.
+
+    Ours, not the paper's: where a head has one prototype a class, `cluster` leaves all heads but the nearest alone, and
+    their prototypes lie far from the patches that they are projected on. Shapes as `cluster`; infinite: removed.
+    """
+    return _mean(distances, membership.T[labels] & distances.isfinite())
+
+
+def separation(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
+    """mean_x min_{p not of x's class} min_l ‖z_l − p‖²; *subtracted* from the total. Shapes as `cluster`."""
+    own = membership.T[labels]
+    return _finite_mean(distances.masked_fill(own, torch.inf).amin(1))
+
+
+def contrastive(positives: Tensor, negatives: Tensor, margin: float, counts: Tensor | None = None) -> Tensor:
+    """Equation 3 as a mean: mean over x, h, i, k of max(0, m − s_{h,i} + s_{h,k}) (decision 1).
+
+    i runs over prototypes assigned to head h, k over prototypes of other heads, both scored by head h's embedding.
+    Shapes: positives B×N×I (I = 1 for the image's class, C for all of P_h), negatives B×N×M, counts bool B×N×I:
+    which positives are still there.
+    """
+    return _mean(F.relu(margin - positives.unsqueeze(3) + negatives.unsqueeze(2)).mean(3), counts)
+
+
+def foreground(maps: Tensor, masks: Tensor, threshold: float, counts: Tensor | None = None) -> Tensor:
+    """Equation 6: mean over x and j of max(0, B(p_j, x, m) − τ_bg), with B of equation 5.
+
+    Shapes: maps B×M×H×W (non-negative), masks B×H×W in [0, 1], the area average of the foreground (decision 4),
+    counts bool B×M: which prototypes are still there.
+    """
+    return _mean(F.relu(background_bias(maps, masks) - threshold), counts)
+
+
+def background_bias(maps: Tensor, masks: Tensor) -> Tensor:
+    """Equation 5: B = Σ_l (1 − m_l)·a_l / Σ_l a_l. Shapes: maps B×M×H×W, masks B×H×W → B×M in [0, 1]."""
+    total = maps.sum((2, 3))
+    background = torch.einsum("bmhw,bhw->bm", maps, 1 - masks)
+    return background / total.clamp_min(torch.finfo(maps.dtype).tiny)
+
+
+def spatial_overlap(maps: Tensor, sharpness: float = 4.0, counts: Tensor | None = None) -> Tensor:
+    """mean over x and pairs h ≠ g of cos(q_h, q_g), q_h = softmax over places of sharpness·a_h.
+
+    Ours, not the paper's: it asks the heads of the image's class to look at different places.
+    Shapes: maps B×N×H×W, counts bool B×N: which heads still have a prototype there; 0 for a single one.
+    """
+    places = F.normalize((sharpness * maps.flatten(2)).softmax(2), dim=2)
+    if counts is None:
+        counts = torch.ones(maps.shape[:2], dtype=torch.bool, device=maps.device)
+    places = places * counts.unsqueeze(2)
+    cosines = places @ places.transpose(1, 2)
+    heads = counts.sum(1)
+    pairs = cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(1)
+    return _mean(pairs / (heads * (heads - 1)).clamp_min(1), heads > 1)
+
+
+def l1(weights: Tensor) -> Tensor:
+    """Σ|w| over the class weights."""
+    return weights.abs().sum()
+
+
+def _mean(values: Tensor, counts: Tensor | None) -> Tensor:
+    """Mean of the values that count; 0 where none does."""
+    if counts is None:
+        return values.mean()
+    return torch.where(counts, values, 0).sum() / counts.sum().clamp_min(1)
+
+
+def _finite_mean(minima: Tensor) -> Tensor:
+    """Mean over images that have a prototype to compare with (a single class has no other one)."""
+    finite = minima.isfinite()
+    return torch.where(finite, minima, 0).sum() / finite.sum().clamp_min(1)

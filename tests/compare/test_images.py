@@ -1,0 +1,91 @@
+"""What the images of a comparison are drawn from."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+
+from dapl.common.tables import mean_and_deviation
+from dapl.data.build import build_splits
+from dapl.data.transforms import fit
+from dapl.experiments.comparison import plan
+from dapl.experiments.comparison_figures import BACKGROUND, NO_PART, leading, look, set_apart
+from dapl.explain.parts import facts_of
+from dapl.runs.loading import load_run
+
+
+def test_both_images_are_there(compared: tuple[list[Path], Path]) -> None:
+    for name in ("frontier.png", "prototypes.png"):
+        with Image.open(compared[1] / name) as image:
+            assert image.size[0] > 600
+
+
+def test_labels_of_a_panel_against_loops(compared: tuple[list[Path], Path], tmp_path: Path) -> None:
+    """A part where more than a fifth of it is covered, else background where more than half of the region is on it."""
+    entry = plan([compared[1] / "runs" / "ours-seed0"], tmp_path, [0], {})[0]
+    test = build_splits(entry.config.data).test
+    seen = set()
+    for index in range(len(test)):
+        sample = fit(test[index], 64, "stretch")
+        facts = facts_of(sample, test.parts)
+        panel = look(entry, sample.image.as_subclass(Tensor), sample.label, facts)
+        assert facts.parts is not None
+        assert facts.mask is not None
+        assert facts.visible is not None
+        for region, label in zip(panel.regions, panel.labels, strict=True):
+            covered = {
+                name: float((region & part).sum() / part.sum())
+                for name, part, visible in zip(test.parts, facts.parts, facts.visible, strict=True)
+                if visible
+            }
+            best = max(covered.values())
+            if best > 0.2:
+                assert covered[label] == pytest.approx(best)
+            else:
+                on_object = float((region & facts.mask).sum() / region.sum())
+                assert label == (BACKGROUND if on_object < 0.5 else NO_PART)
+            seen.add(label)
+    assert BACKGROUND in seen
+    assert len(seen) > 2
+
+
+def test_only_prototypes_that_are_left_are_shown(compared: tuple[list[Path], Path], tmp_path: Path) -> None:
+    entry = plan([compared[1] / "runs" / "share-seed0"], tmp_path, [0], {})[0]
+    model = load_run(entry.runs[0].folder).model
+    test = build_splits(entry.config.data).test
+    for label in range(3):
+        index = list(test.labels).index(label)
+        sample = fit(test[index], 64, "stretch")
+        panel = look(entry, sample.image.as_subclass(Tensor), label, facts_of(sample, test.parts))
+        assert len(panel.labels) == int((model.prototypes.membership[:, label] & model.prototypes.kept).sum())
+
+
+def test_names_of_near_points_do_not_cover_each_other() -> None:
+    figure = Figure(layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    for number in range(4):
+        axes.annotate(f"a rather long name {number}", (0.4, 0.5 + 0.01 * number), textcoords="offset points")
+    set_apart(figure)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    for first, second in combinations(boxes, 2):
+        assert not first.overlaps(second)
+
+
+def test_leading_rows_against_loops() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 4, (12, 2), generator=generator).tolist()
+    rows = [{"a": mean_and_deviation([x]), "b": mean_and_deviation([y])} for x, y in values]
+    expected = [
+        i for i, (x, y) in enumerate(values) if not any(p >= x and q >= y and (p > x or q > y) for p, q in values)
+    ]
+    assert leading(rows, ("a", "b")) == expected
+    assert 0 < len(expected) < len(values)
