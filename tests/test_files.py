@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from dapl.common.files import replacing, write_json, write_text
+from dapl.common.files import replacing, replacing_folder, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -58,3 +59,59 @@ def test_what_json_cannot_hold_changes_nothing(tmp_path: Path) -> None:
         write_json(tmp_path / "facts.json", {"path": object()})
     assert (tmp_path / "facts.json").read_text() == "1\n"
     assert names(tmp_path) == ["facts.json"]
+
+
+def fill(folder: Path, text: str) -> None:
+    (folder / "page.html").write_text(text)
+
+
+def test_a_folder_appears_whole_and_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "report"
+    for text in ("old", "new"):
+        with replacing_folder(folder) as fresh:
+            assert fresh.parent == folder.parent
+            fill(fresh, "half")
+            assert not folder.exists() or (folder / "page.html").read_text() == "old"
+            fill(fresh, text)
+        assert (folder / "page.html").read_text() == text
+        assert names(folder.parent) == ["report"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_failure_leaves_the_old_folder_and_nothing_else(error: type[BaseException], tmp_path: Path) -> None:
+    with replacing_folder(tmp_path / "report") as fresh:
+        fill(fresh, "old")
+    with pytest.raises(error), replacing_folder(tmp_path / "report") as fresh:  # noqa: PT012
+        fill(fresh, "half")
+        raise error
+    assert (tmp_path / "report" / "page.html").read_text() == "old"
+    assert names(tmp_path) == ["report"]
+
+
+def test_a_folder_that_cannot_be_exchanged_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with replacing_folder(tmp_path / "report") as fresh:
+        fill(fresh, "old")
+    really = os.replace
+
+    def refuse(source: Path, target: Path) -> None:
+        if ".new." in Path(source).name:
+            raise PermissionError("no")
+        really(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(PermissionError), replacing_folder(tmp_path / "report") as fresh:
+        fill(fresh, "new")
+    assert (tmp_path / "report" / "page.html").read_text() == "old"
+    assert names(tmp_path) == ["report"]
+
+
+def test_what_came_to_the_place_in_the_meantime_stays(tmp_path: Path) -> None:
+    def check(folder: Path) -> None:
+        if folder.exists():
+            raise FileExistsError(folder)
+
+    with pytest.raises(FileExistsError), replacing_folder(tmp_path / "report", check):  # noqa: PT012
+        (tmp_path / "report").mkdir()
+        fill(tmp_path / "report", "of another")
+    assert (tmp_path / "report" / "page.html").read_text() == "of another"
+    assert names(tmp_path) == ["report"]

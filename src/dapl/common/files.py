@@ -1,10 +1,11 @@
-"""Paths as a config writes them, and writing so that a reader never sees half a file."""
+"""Paths as a config writes them, and writing so that a reader never sees half a file or half a folder."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,46 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda folder: None) -> Iterator[Path]:
+    """Yields an empty folder beside ``folder``; on success it takes its place, on failure nothing has changed.
+
+    ``check(folder)`` raises where what is there must stay; it is asked before the work and again before the exchange.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "report"
+    >>> with replacing_folder(target) as new:
+    ...     _ = (new / "index.html").write_text("whole")
+    ...     target.exists()
+    False
+    >>> [path.name for path in target.iterdir()]
+    ['index.html']
+    """
+    check(folder)
+    new, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{which}.tmp") for which in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        yield new
+        check(folder)  # something may have come there in the meantime
+        _exchange(new, folder, old)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """``new`` takes the place of ``folder``; should that fail, what was there is put back."""
+    if folder.exists():
+        os.replace(folder, old)
+    try:
+        os.replace(new, folder)
+    except OSError:
+        if old.exists():
+            os.replace(old, folder)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dapl.batches.run_data import RunData
 from dapl.common.errors import DaplError, nearest
+from dapl.common.files import replacing_folder
 from dapl.common.progress import Reporter
 from dapl.config import Config, RuntimeConfig
 from dapl.data.build import build_splits
@@ -26,7 +27,7 @@ from dapl.explain.patches import RunPatches
 from dapl.explain.sheet import prototype_sheet
 from dapl.export.hub import ExportedModel
 from dapl.export.images import take_images
-from dapl.export.layout import ONNX, ExportConfig, ExportData, check_replaceable, staged
+from dapl.export.layout import ONNX, ExportConfig, ExportData, check_replaceable
 from dapl.export.onnx_file import check_packages, write_onnx
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_fabric
@@ -80,7 +81,7 @@ def export_run(
     loaded, reporter = load_run(run, config=config), Reporter(quiet)
     differences: dict[str, float] = {}
     missing = 0
-    with staged(out) as stage:
+    with replacing_folder(out, check_replaceable) as stage:
         if "onnx" in formats:
             reporter.line("ONNX: writing, and comparing with PyTorch on images of the test split")
             differences = write_onnx(stage / ONNX, loaded.model, images_of_test(loaded.config), _facts(loaded))

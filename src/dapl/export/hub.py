@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dapl.common.errors import DaplError
-from dapl.common.files import replacing, write_json, write_text
+from dapl.common.files import replacing, replacing_folder, write_json, write_text
 from dapl.explain.classifier import Classifier, about
 from dapl.explain.evidence import Known
 from dapl.export.card import model_card
@@ -35,12 +35,12 @@ from dapl.export.layout import (
     ExportConfig,
     ExportRecords,
     PatchRecord,
+    check_replaceable,
     first_line,
     image_name,
     read_config,
     read_json,
     read_records,
-    staged,
 )
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
@@ -130,7 +130,7 @@ class ExportedModel:
     def save_pretrained(self, folder: Path | str) -> Path:
         """Write the folder; an earlier export there is replaced, anything else is refused."""
         folder = Path(folder)
-        with staged(folder) as stage:
+        with replacing_folder(folder, check_replaceable) as stage:
             self.write(stage)
         return folder
 

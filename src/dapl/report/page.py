@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dapl.common.errors import DaplError
-from dapl.common.files import write_json, write_text
+from dapl.common.files import replacing_folder, write_json, write_text
 from dapl.report.collect import Report
 
 _STATIC = ("report.css", "report.js")
@@ -104,13 +102,7 @@ def write_single_file(report: Report, path: Path) -> Path:
 
 def write_folder(report: Report, folder: Path) -> Path:
     """index.html and what it needs; takes the place of an older report at once. Returns the page."""
-    check_folder(folder)
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        _writing(folder, lambda: _fill(report, fresh))
-        _writing(folder, lambda: _replace(folder, fresh))
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    _writing(folder, lambda: _write_folder(report, folder))
     return folder / "index.html"
 
 
@@ -122,23 +114,15 @@ def check_folder(folder: Path) -> None:
         raise DaplError(f"{folder}: exists and is not a report; name a new folder with --out.")
 
 
-def _fill(report: Report, folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "images").mkdir(parents=True)
-    for name, content in report.images.items():
-        (folder / "images" / name).write_bytes(content)
-    for name, content in static_files().items():
-        (folder / name).write_bytes(content)
-    write_json(folder / _MARKER, report.data)
-    write_text(folder / "index.html", render(report.data, Linked()))
-
-
-def _replace(folder: Path, fresh: Path) -> None:
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(fresh, folder)
-    shutil.rmtree(old, ignore_errors=True)
+def _write_folder(report: Report, folder: Path) -> None:
+    with replacing_folder(folder, check_folder) as fresh:
+        (fresh / "images").mkdir()
+        for name, content in report.images.items():
+            (fresh / "images" / name).write_bytes(content)
+        for name, content in static_files().items():
+            (fresh / name).write_bytes(content)
+        write_json(fresh / _MARKER, report.data)
+        write_text(fresh / "index.html", render(report.data, Linked()))
 
 
 def _writing(path: Path, write) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import torch
 
 from dapl.common.errors import DaplError
+from dapl.common.files import replacing_folder
 from dapl.config import Config, LastLayerStage, PruneStage, Stage
 from dapl.runs.checkpoint import Checkpoint, Position, load_checkpoint, save_checkpoint
 from dapl.runs.marks import to_drop
@@ -25,23 +24,21 @@ def without_marked(folder: Path, out: Path, overrides: dict[str, Any] | None = N
     All that is left is to go on with it: ``train(config, out, resume=True)``. The folder appears in one piece, so that
     a run that was killed never goes on with the prototypes that it was to lose.
     """
-    source, target = Run.open(folder), Run(out)
-    if not target.is_free():
-        raise DaplError(f"{out}: exists already; name a new folder with --out.")
+    source = Run.open(folder)
+    _check_free(out)
     config = _config(source, overrides or {})
     checkpoint = load_checkpoint(source.best)
     start = _without(checkpoint, to_drop(folder, checkpoint.facts["prototypes"]))
-    making = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        made = Run.create(making, config)
+    with replacing_folder(out, _check_free) as new:
+        made = Run.create(new, config)
         save_checkpoint(made.last, start)
         save_checkpoint(made.best, start)  # of a system without a last layer it is the result
-        if out.exists():
-            out.rmdir()  # empty, or it would not be free
-        os.replace(making, out)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
     return config
+
+
+def _check_free(out: Path) -> None:
+    if not Run(out).is_free():
+        raise DaplError(f"{out}: exists already; name a new folder with --out.")
 
 
 def _config(source: Run, overrides: dict[str, Any]) -> Config:

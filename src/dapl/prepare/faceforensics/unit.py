@@ -6,16 +6,15 @@ One video to one folder. The folder gets its name only when all is in it, so wha
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from dapl.common.errors import DaplError
+from dapl.common.files import replacing_folder, write_json
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, Record, mask_name, record_of
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
 from dapl.masks.polygons import bounding_box
@@ -134,24 +133,16 @@ def read_records(video: Video, out: Path) -> list[Record]:
 def prepare_video(video: Video, root: Path, out: Path, settings: Settings, tools: Tools) -> None:
     """Whatever is wrong with the video goes into its records; only what is wrong with us or the disk is raised."""
     folder = out / video.folder
-    temporary = folder.with_name(f".{video.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        state = _state(root / video.source)
-        records = _write_frames(video, root / video.source, temporary, settings, tools)
-        made: dict[str, Any] = {"made_from": state, "frames": [asdict(record) for record in records]}
-        (temporary / VIDEO).write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        if folder.exists():  # of a file that has been replaced since
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
+        with replacing_folder(folder) as new:  # an older one is of a file that has been replaced since
+            state = _state(root / video.source)
+            records = _write_frames(video, root / video.source, new, settings, tools)
+            write_json(new / VIDEO, {"made_from": state, "frames": [asdict(record) for record in records]})
     except OSError as error:
         raise DaplError(
             f"{error.filename or folder}: {error.strerror or error}; put it right, and the same command goes on where "
             "it stopped."
         ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sweep(out: Path) -> None:
