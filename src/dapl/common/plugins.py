@@ -10,14 +10,16 @@ Nothing of a package is imported before its name is used. A name that dapl has i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, nearest
 
-DATASETS, SYSTEMS = "dapl.datasets", "dapl.systems"
+DATASET_GROUP, SYSTEM_GROUP = "dapl.datasets", "dapl.systems"
 """The groups of entry points; the tag of their sections is ``name`` and ``system``."""
+
+Builder = Callable[..., Any]
 
 
 class Plugin(NamedTuple):
@@ -25,7 +27,7 @@ class Plugin(NamedTuple):
 
     section: type
     """The pydantic class of its part of the config, with a literal ``name`` (data sets) or ``system`` (systems)."""
-    builder: Callable[..., Any]
+    builder: Builder
     """What makes the data set or the model from that section."""
 
 
@@ -58,6 +60,21 @@ def load_plugin(group: str, name: str) -> Plugin | None:
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], type) and callable(given[1]):
         return Plugin(*given)
     raise DaplError(f"{where}, but it is no pair (section class, builder); see docs/extending.md.")
+
+
+def find_builder(name: str, own: Mapping[str, Builder], group: str, field: str) -> Builder:
+    """The builder of that name among dapl's ``own`` or the plug-ins of a group; ``field`` is named where there is none.
+
+    >>> find_builder("birdz", {"birds": list, "cars": list}, "dapl.nothing", "data.name")
+    Traceback (most recent call last):
+    dapl.common.errors.DaplError: data.name: 'birdz' is not known; did you mean 'birds'?
+    """
+    if name in own:
+        return own[name]
+    plugin = load_plugin(group, name)
+    if plugin is None:
+        raise DaplError(f"{field}: '{name}' is not known{nearest(name, [*own, *plugins(group)])}")
+    return plugin.builder
 
 
 def _package(entry: EntryPoint) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
-from dapl.config.section import Section
+from dapl.common.plugins import DATASET_GROUP
+from dapl.config.section import Section, or_plugin
 
 
 class DataSection(Section):
@@ -104,5 +105,8 @@ class GivenData(DataSection):
 
 
 DataConfig = Annotated[
-    ToyBirdsData | CubData | FaceForensicsData | FolderData | CocoData | GivenData, Field(discriminator="name")
+    ToyBirdsData | CubData | FaceForensicsData | FolderData | CocoData | GivenData,
+    Field(discriminator="name"),
+    or_plugin(DATASET_GROUP, "name"),
+    SerializeAsAny(),
 ]

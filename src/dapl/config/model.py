@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SerializeAsAny, field_validator
 
-from dapl.config.section import Section
+from dapl.common.plugins import SYSTEM_GROUP
+from dapl.config.section import Section, or_plugin
 
 
 class BackboneConfig(Section):
@@ -106,5 +107,8 @@ class BlackBoxModel(SystemSection):
 
 
 ModelConfig = Annotated[
-    DaplModel | ProtoPNetModel | ProtoPShareModel | PixPNetModel | BlackBoxModel, Field(discriminator="system")
+    DaplModel | ProtoPNetModel | ProtoPShareModel | PixPNetModel | BlackBoxModel,
+    Field(discriminator="system"),
+    or_plugin(SYSTEM_GROUP, "system"),
+    SerializeAsAny(),
 ]

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from dapl.common.errors import DaplError, nearest
+from dapl.common.plugins import DATASET_GROUP, SYSTEM_GROUP, load_plugin, plugins
 from dapl.config.config import Config
 from dapl.config.data import DataConfig
 from dapl.config.model import ModelConfig
@@ -50,10 +51,20 @@ TAGS = {
 }
 
 
+_GROUPS = {"data": DATASET_GROUP, "model": SYSTEM_GROUP}
+"""Fields whose section an installed package may bring."""
+
+
+def _sections_of_plugins(field: str) -> Iterator[type[Section]]:
+    if field in _GROUPS:
+        group = _GROUPS[field]
+        yield from (plugin.section for name in plugins(group) if (plugin := load_plugin(group, name)))
+
+
 def describe_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """(dotted name, default, description) of every field, for the help text and the documentation."""
     for name, field in section.model_fields.items():
-        nested = sections_of(field)
+        nested = (*sections_of(field), *_sections_of_plugins(f"{prefix}{name}"))
         dotted = f"{prefix}{name}"
         if not nested:
             default = field.get_default(call_default_factory=True)
@@ -152,6 +163,7 @@ def _explain(error: Any) -> str:
         if error["type"] == "union_tag_not_found":
             return f"field '{field}.{tag}' is missing; it says which kind this is."
         known = [tag.strip(" '") for tag in error["ctx"]["expected_tags"].split(",")]
+        known += plugins(_GROUPS[field]) if field in _GROUPS else ()
         return f"field '{field}.{tag}': '{error['ctx']['tag']}' is not known{nearest(error['ctx']['tag'], known)}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error" and not field:
@@ -179,6 +191,8 @@ def _known_at(location: Sequence[Any]) -> list[str]:
             section = candidates[0]
         elif part in TAGS:
             section = next((s for s in candidates if part in tag_values(s)), section)
+        elif location[0] in _GROUPS and (plugin := load_plugin(_GROUPS[location[0]], part)):
+            section = plugin.section
     return list(section.model_fields)
 
 

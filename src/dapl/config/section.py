@@ -1,11 +1,45 @@
-"""What every section of a config is."""
+"""What every section of a config is, and how sections of other packages join those of dapl."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator
+from pydantic.functional_validators import ModelWrapValidatorHandler
+
+from dapl.common.errors import DaplError
+from dapl.common.plugins import load_plugin
 
 
 class Section(BaseModel):
     """A group of fields: unknown ones are refused, values do not change after they were checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def or_plugin(group: str, tag: str) -> WrapValidator:
+    """For a union of sections told apart by ``tag``: where dapl has no such section, an installed package may.
+
+    ``group`` is the group of entry points that is looked through, see `dapl.common.plugins`. Use it as
+    ``Annotated[OneSection | OtherSection, Field(discriminator=tag), or_plugin(group, tag), SerializeAsAny()]``.
+    """
+
+    def read(value: Any, of_dapl: ModelWrapValidatorHandler[Any]) -> Any:
+        try:
+            return of_dapl(value)
+        except ValidationError as error:
+            name = value.get(tag) if isinstance(value, dict) else getattr(value, tag, None)
+            if error.errors()[0]["type"] != "union_tag_invalid" or not isinstance(name, str):
+                raise
+            plugin = load_plugin(group, name)
+            if plugin is None:
+                raise
+        if not issubclass(plugin.section, Section):
+            raise DaplError(f"{name}: its section {plugin.section.__name__} is no dapl.config.Section (group {group}).")
+        try:
+            return plugin.section.model_validate(value)
+        except ValidationError as error:  # with the tag in its place, as an error within a union has it
+            tagged: list[Any] = [{**one, "loc": (name, *one["loc"])} for one in error.errors()]
+            raise ValidationError.from_exception_data(error.title, tagged) from None
+
+    return WrapValidator(read)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dapl.common.files import expand_path
+from dapl.common.plugins import DATASET_GROUP, find_builder
 from dapl.config import CocoData, CubData, DataSection, FaceForensicsData, FolderData, GivenData, ToyBirdsData
 from dapl.config.data import SplitData
 from dapl.data.sample import Dataset, Splits, train_validation
@@ -33,7 +34,8 @@ def register(name: str) -> Callable[[Builder], Builder]:
 
 
 def build_splits(config: DataSection) -> Splits:
-    built = DATASETS[config.name](config)  # type: ignore[attr-defined]
+    name: str = config.name  # type: ignore[attr-defined]
+    built = find_builder(name, DATASETS, DATASET_GROUP, "data.name")(config)
     if isinstance(built, Splits):
         return built
     train, test = built

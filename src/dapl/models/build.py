@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dapl.common.plugins import SYSTEM_GROUP, find_builder
 from dapl.config import BlackBoxModel, DaplModel, ModelConfig, PixPNetModel, ProtoPNetModel
 from dapl.models.backbone import Backbone, create_backbone
 from dapl.models.blackbox import BlackBox
@@ -39,7 +40,7 @@ def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bo
         config = config.model_copy(update={"backbone": backbone})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return SYSTEMS[config.system](config, classes)
+        return find_builder(config.system, SYSTEMS, SYSTEM_GROUP, "model.system")(config, classes)
 
 
 @register("dapl")
