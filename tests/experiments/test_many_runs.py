@@ -6,15 +6,14 @@ import json
 import math
 import shutil
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from dapl.common.errors import DaplError
-from dapl.config import Config, parse_config
+from dapl.config import Config
 from dapl.evaluation import EvaluationProtocol, evaluate
 from dapl.evaluation.result import Evaluation, Number
 from dapl.experiments.many_runs import (
@@ -28,40 +27,10 @@ from dapl.experiments.many_runs import (
 from dapl.runs.run import Run
 from dapl.training.trainer import Trainer
 
-FIT = {"stage": "warm_up", "epochs": 2, "batch_size": 16}
-
-
-def make_config(cache: Path, **sections: Any) -> Config:
-    fields: dict[str, Any] = {
-        "data": {"name": "toybirds", "classes": 2, "images_per_class": 8, "test_images_per_class": 3, "image_size": 64},
-        "model": {
-            "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-            "heads": 2,
-            "head_dim": 4,
-        },
-        "schedule": [FIT, {"stage": "project"}, {"stage": "last_layer", "epochs": 2}],
-        "runtime": {"accelerator": "cpu", "workers": 0},
-        "cache": {"folder": str(cache)},
-    }
-    return parse_config(fields | sections)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_or_resume(make_config(cache), tmp_path_factory.mktemp("runs") / "run", quiet=True).folder
+def trained(tiny: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_or_resume(tiny(), tmp_path_factory.mktemp("runs") / "run", quiet=True).folder
 
 
 @pytest.fixture
@@ -79,16 +48,18 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: len(calls)
 
 
-def test_a_finished_run_is_left_as_it_is(run: Run, cache: Path, counted: Callable[[], int]) -> None:
+def test_a_finished_run_is_left_as_it_is(run: Run, tiny: Callable[..., Config], counted: Callable[[], int]) -> None:
     assert is_finished(run)
     before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*") if path.is_file()}
-    again = run_or_resume(make_config(cache), run.folder, quiet=True)
+    again = run_or_resume(tiny(), run.folder, quiet=True)
     assert again.folder == run.folder
     assert counted() == 0
     assert before == {path: path.stat().st_mtime_ns for path in run.folder.rglob("*") if path.is_file()}
 
 
-def test_an_interrupted_run_goes_on(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_goes_on(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, project = tmp_path / "run", Trainer._project
 
     def interrupt(self: Trainer, stage: Any) -> Any:
@@ -96,18 +67,18 @@ def test_an_interrupted_run_goes_on(cache: Path, tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Trainer, "_project", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_or_resume(make_config(cache), folder, quiet=True)
+        run_or_resume(tiny(), folder, quiet=True)
     assert not is_finished(Run(folder))
     first = Run(folder).logged()
     monkeypatch.setattr(Trainer, "_project", project)
-    run = run_or_resume(make_config(cache), folder, quiet=True)
+    run = run_or_resume(tiny(), folder, quiet=True)
     assert is_finished(run)
     assert run.logged()[: len(first)] == first
 
 
 @pytest.mark.parametrize("left", [[".config.yaml.1.tmp"], ["config.yaml"], ["config.yaml", "environment.json"]])
 def test_what_was_killed_before_its_first_checkpoint_begins_anew(
-    run: Run, cache: Path, tmp_path: Path, left: list[str]
+    run: Run, tiny: Callable[..., Config], tmp_path: Path, left: list[str]
 ) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
@@ -116,39 +87,41 @@ def test_what_was_killed_before_its_first_checkpoint_begins_anew(
             (folder / name).write_text("half a con")
         else:
             shutil.copy(run.folder / name, folder)
-    assert is_finished(run_or_resume(make_config(cache), folder, quiet=True))
+    assert is_finished(run_or_resume(tiny(), folder, quiet=True))
     assert (folder / "environment.json").exists()
     assert not list(folder.rglob("*.tmp"))
 
 
-def test_a_folder_of_something_else_is_left_alone(cache: Path, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_left_alone(tiny: Callable[..., Config], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("ten years")
     with pytest.raises(DaplError, match=r"not a run \(it has thesis.txt\)"):
-        run_or_resume(make_config(cache), tmp_path / "run")
+        run_or_resume(tiny(), tmp_path / "run")
     assert (tmp_path / "run" / "thesis.txt").read_text() == "ten years"
 
 
-def test_a_run_of_another_config_is_refused(run: Run, cache: Path) -> None:
-    other = make_config(cache, seed=3, loss={"contrast": {"weight": 2}})
+def test_a_run_of_another_config_is_refused(run: Run, tiny: Callable[..., Config]) -> None:
+    other = tiny(seed=3, loss={"contrast": {"weight": 2}})
     with pytest.raises(DaplError) as error:
         run_or_resume(other, run.folder)
     assert "seed: there 0, here 3; loss.contrast.weight: there 0.5, here 2.0" in str(error.value)
 
 
-def test_differences_name_the_fields_and_leave_out_where_and_how_fast(cache: Path, tmp_path: Path) -> None:
-    one = make_config(cache)
-    elsewhere = make_config(tmp_path, runtime={"devices": 2, "accelerator": "cpu"})
+def test_differences_name_the_fields_and_leave_out_where_and_how_fast(
+    tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    one = tiny()
+    elsewhere = tiny(cache={"folder": str(tmp_path)}, runtime={"devices": 2, "accelerator": "cpu"})
     assert differences(one, elsewhere) == []
-    longer = make_config(cache, schedule=[FIT | {"epochs": 9}, {"stage": "project"}])
-    assert differences(one, longer)[0] == "schedule.0.epochs: there 2, here 9"
+    longer = tiny(schedule=[{"stage": "warm_up", "epochs": 9}, {"stage": "project"}])
+    assert differences(one, longer)[0] == "schedule.0.epochs: there 1, here 9"
     assert "schedule.2.stage: there last_layer, here absent" in differences(one, longer)
 
 
-def test_torchrun_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_is_refused(tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(DaplError, match="torchrun"):
-        run_or_resume(make_config(cache), tmp_path / "run")
+        run_or_resume(tiny(), tmp_path / "run")
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------

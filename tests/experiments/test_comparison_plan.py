@@ -13,8 +13,8 @@ from dapl.experiments.comparison import in_order, plan
 
 
 @pytest.fixture
-def files(tmp_path: Path, configs: Callable[[Path, Path], list[Path]]) -> list[Path]:
-    return configs(tmp_path, tmp_path / "cache")
+def files(tmp_path: Path, configs: Callable[[Path], list[Path]]) -> list[Path]:
+    return configs(tmp_path)
 
 
 def test_one_row_a_config_and_one_run_a_seed(files: list[Path], tmp_path: Path) -> None:

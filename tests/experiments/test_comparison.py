@@ -93,10 +93,10 @@ def test_minutes_are_those_of_the_stages(compared: tuple[list[Path], Path]) -> N
 
 @pytest.mark.slow
 def test_killed_it_goes_on(
-    compared: tuple[list[Path], Path], tmp_path: Path, configs: Callable[[Path, Path], list[Path]]
+    compared: tuple[list[Path], Path], tmp_path: Path, configs: Callable[[Path], list[Path]]
 ) -> None:
     """kill -9 in the middle, then the same command: the same weights as in the comparison that was not killed."""
-    files, out = configs(tmp_path, tmp_path / "cache"), tmp_path / "out"
+    files, out = configs(tmp_path), tmp_path / "out"
     command = [sys.executable, "-m", "dapl", "compare", *map(str, files), "--seeds", "0,1", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120

@@ -114,7 +114,7 @@ def test_two_entries_of_one_point_in_the_queue(tmp_path: Path) -> None:
 CLAIMER = """
 import pathlib, sys, time
 sys.path.insert(0, sys.argv[5])
-from test_study import opened
+from test_sweep_study import opened
 from dapl.experiments.sweep_space import Choices, Panel
 from dapl.experiments.sweep_space import show
 panel = Panel("many", "", (Choices("a", tuple(range(8))), Choices("b", (0.5, 1.5))), {})

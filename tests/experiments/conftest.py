@@ -1,0 +1,99 @@
+"""What the tests of experiments share: tiny configs on drawn birds, one thread, a comparison that is trained once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from dapl.cli import main
+from dapl.config import Config, parse_config
+
+BACKBONE = {"name": "test_efficientnet", "stages": [-2], "weights": "random"}
+BIRDS = {"name": "toybirds", "image_size": 64}
+HEAD = [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}, {"stage": "last_layer", "epochs": 1}]
+TINY: dict[str, Any] = {
+    "data": BIRDS | {"classes": 2, "images_per_class": 8, "test_images_per_class": 2},
+    "model": {"backbone": BACKBONE, "heads": 2, "head_dim": 4},
+    "schedule": HEAD,
+    "runtime": {"accelerator": "cpu", "workers": 0},
+}
+PROTOPNET = {"backbone": BACKBONE, "prototypes_per_class": 3, "width": 8}
+COMPARED: dict[str, dict[str, Any]] = {
+    "share": {
+        "model": {"system": "protopshare", **PROTOPNET},
+        "start": "net",
+        "schedule": [{"stage": "merge", "steps": 2, "epochs": 1, "share": 0.2}],
+    },
+    "net": {"model": {"system": "protopnet", **PROTOPNET}},
+    "ours": {"model": {"system": "dapl", "backbone": BACKBONE, "heads": 3, "head_dim": 4}},
+    "box": {
+        "model": {"system": "blackbox", "backbone": BACKBONE},
+        "schedule": [{"stage": "warm_up", "epochs": 1, "learning_rates": {"classifier": 0.01}}],
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def tiny(cache: Path) -> Callable[..., Config]:
+    """``tiny(seed=3)``: the tiny config with some sections replaced."""
+    return lambda **sections: parse_config(copy.deepcopy(TINY) | {"cache": {"folder": str(cache)}} | sections)
+
+
+@pytest.fixture
+def write(tmp_path: Path, cache: Path) -> Callable[..., Path]:
+    """``write({"data": {…}})``: the same as a file."""
+
+    def written(sections: dict[str, Any] | None = None) -> Path:
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump(TINY | {"cache": {"folder": str(cache)}} | (sections or {})))
+        return path
+
+    return written
+
+
+@pytest.fixture(scope="session")
+def configs() -> Callable[[Path], list[Path]]:
+    """Writes the configs of `COMPARED` to a folder, with a cache of their own."""
+
+    def written(folder: Path) -> list[Path]:
+        data = BIRDS | {"classes": 3, "images_per_class": 5, "test_images_per_class": 3}
+        files = []
+        for name, sections in COMPARED.items():
+            path = folder / f"{name}.yaml"
+            path.write_text(
+                yaml.safe_dump(TINY | {"data": data, "cache": {"folder": str(folder / "cache")}} | sections)
+            )
+            files.append(path)
+        return files
+
+    return written
+
+
+@pytest.fixture(scope="session")
+def compared(
+    tmp_path_factory: pytest.TempPathFactory, configs: Callable[[Path], list[Path]]
+) -> tuple[list[Path], Path]:
+    """(the configs, the folder of their comparison over seeds 0 and 1)."""
+    folder = tmp_path_factory.mktemp("compared")
+    files = configs(folder)
+    assert main(["compare", *map(str, files), "--seeds", "0,1", "--out", str(folder / "out")]) == 0
+    return files, folder / "out"
