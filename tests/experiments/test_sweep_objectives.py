@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dapl.common.errors import DaplError
-from dapl.experiments.sweep_space import KNOWN, Objective, metrics_for, numbers_for, parse_objectives
+from dapl.experiments.sweep_space import KNOWN, SweepObjective, metrics_for, numbers_for, parse_objectives
 from dapl.metrics.registry import chosen
 
 
@@ -37,7 +37,7 @@ def test_bad_objectives(words: list[str], said: str) -> None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_objective_is_measured_and_shown(name: str) -> None:
-    objective = Objective(name, True)
+    objective = SweepObjective(name, True)
     assert {"accuracy", "coverage", "diversity", "background_bias"} <= chosen(metrics_for([objective]))
     assert name in numbers_for([objective])
 

@@ -151,10 +151,10 @@ def _sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         title = ", ".join(dimension.field for dimension in dimensions)
         panels = [checked(Panel("sweep", title, tuple(dimensions), {}), base)]
 
-    from dapl.experiments.sweep import Settings, Sweep
+    from dapl.experiments.sweep import SweepSettings, Sweep
     from dapl.experiments.sweep_space import parse_objectives
 
-    settings = Settings(
+    settings = SweepSettings(
         objectives=parse_objectives(arguments.objective or ["accuracy"]),
         seeds=_seeds(arguments.seeds) if arguments.seeds else (config.seed,),
         trials=_trials(arguments, all(panel.is_grid() for panel in panels)),

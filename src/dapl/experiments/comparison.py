@@ -20,7 +20,7 @@ from dapl.runs.run import Run, versions
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run of a row."""
 
     folder: Path
@@ -30,18 +30,20 @@ class Planned:
 
 
 @dataclass
-class Entry:
+class ComparedSystem:
     """One row of the table: a config, and its runs by seed."""
 
     name: str
-    runs: list[Planned] = field(default_factory=list)
+    runs: list[PlannedRun] = field(default_factory=list)
 
     @property
     def config(self) -> Config:
         return self.runs[0].config
 
 
-def plan(sources: Sequence[Path], out: Path, seeds: Sequence[int], overrides: Mapping[str, Any]) -> list[Entry]:
+def plan(
+    sources: Sequence[Path], out: Path, seeds: Sequence[int], overrides: Mapping[str, Any]
+) -> list[ComparedSystem]:
     """Rows in the order of the arguments. Runs whose configs differ in the seed alone are one row.
 
     A config whose ``start`` names another config of the comparison (by its file name without ending) starts from that
@@ -49,7 +51,7 @@ def plan(sources: Sequence[Path], out: Path, seeds: Sequence[int], overrides: Ma
     """
     if not sources:
         raise DaplError("dapl compare needs runs or configs, e.g. `dapl compare configs/cub20/*.yaml`.")
-    entries: list[Entry] = []
+    entries: list[ComparedSystem] = []
     stems = [path.stem for path in sources if not path.is_dir()]
     for stem in stems:
         if stems.count(stem) > 1:
@@ -59,38 +61,38 @@ def plan(sources: Sequence[Path], out: Path, seeds: Sequence[int], overrides: Ma
             _add_run(entries, path)
         else:
             runs = [_of_config(path, out, seed, stems, overrides) for seed in seeds]
-            entries.append(Entry(path.stem, runs))
+            entries.append(ComparedSystem(path.stem, runs))
     check_same_data(entries)
     return entries
 
 
-def _add_run(entries: list[Entry], folder: Path) -> None:
+def _add_run(entries: list[ComparedSystem], folder: Path) -> None:
     config = Run.open(folder).config()
-    planned = Planned(folder, config, made=True)
+    planned = PlannedRun(folder, config, made=True)
     for entry in entries:
         if not differences(entry.config.model_copy(update={"seed": config.seed}), config):
             entry.runs.append(planned)
             return
-    entries.append(Entry(folder.name, [planned]))
+    entries.append(ComparedSystem(folder.name, [planned]))
 
 
-def _of_config(path: Path, out: Path, seed: int, stems: Sequence[str], overrides: Mapping[str, Any]) -> Planned:
+def _of_config(path: Path, out: Path, seed: int, stems: Sequence[str], overrides: Mapping[str, Any]) -> PlannedRun:
     config = load_config(path, {**overrides, "seed": seed})
     if config.start is not None and config.start in stems:
         if config.start == path.stem:
             raise DaplError(f"{path}: start: names this config itself.")
         config = config.model_copy(update={"start": str(run_folder(out, config.start, seed))})
-    return Planned(run_folder(out, path.stem, seed), config)
+    return PlannedRun(run_folder(out, path.stem, seed), config)
 
 
 def run_folder(out: Path, name: str, seed: int) -> Path:
     return out / "runs" / f"{name}-seed{seed}"
 
 
-def in_order(entries: Sequence[Entry]) -> list[Planned]:
+def in_order(entries: Sequence[ComparedSystem]) -> list[PlannedRun]:
     """Every run, those that others start from before these."""
     waiting = [planned for entry in entries for planned in entry.runs]
-    ordered: list[Planned] = []
+    ordered: list[PlannedRun] = []
     folders = {str(planned.folder) for planned in waiting}
     while waiting:
         done = {str(planned.folder) for planned in ordered}
@@ -102,7 +104,7 @@ def in_order(entries: Sequence[Entry]) -> list[Planned]:
     return ordered
 
 
-def check_same_data(entries: Sequence[Entry]) -> None:
+def check_same_data(entries: Sequence[ComparedSystem]) -> None:
     """Numbers on different images cannot stand in one table."""
     first = entries[0].config.data.model_dump(mode="json")
     for entry in entries[1:]:
@@ -133,7 +135,7 @@ COLUMNS = (
 """Of which those are shown that some row has."""
 
 
-def train_all(entries: Sequence[Entry], say=print) -> None:
+def train_all(entries: Sequence[ComparedSystem], say=print) -> None:
     """Train or go on with every run that is not finished."""
     runs = in_order(entries)
     for number, planned in enumerate(runs, 1):
@@ -147,7 +149,11 @@ def train_all(entries: Sequence[Entry], say=print) -> None:
 
 
 def rows_of(
-    entries: Sequence[Entry], split: str, metrics: Sequence[str] | str | None, protocol: EvaluationProtocol, say=print
+    entries: Sequence[ComparedSystem],
+    split: str,
+    metrics: Sequence[str] | str | None,
+    protocol: EvaluationProtocol,
+    say=print,
 ) -> list[Row]:
     rows: list[Row] = []
     for entry in entries:
@@ -195,7 +201,7 @@ def shown_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def write(
-    out: Path, rows: Sequence[Row], entries: Sequence[Entry], split: str, protocol: EvaluationProtocol
+    out: Path, rows: Sequence[Row], entries: Sequence[ComparedSystem], split: str, protocol: EvaluationProtocol
 ) -> list[Path]:
     facts: dict[str, Any] = {
         "split": split,
@@ -207,7 +213,7 @@ def write(
     return write_tables(out, "compare", rows, shown_columns(rows), facts, protocol_text(entries, split, protocol))
 
 
-def protocol_text(entries: Sequence[Entry], split: str, protocol: EvaluationProtocol) -> str:
+def protocol_text(entries: Sequence[ComparedSystem], split: str, protocol: EvaluationProtocol) -> str:
     """The sentence above a table: what the numbers were measured on, and how."""
     data = entries[0].config.data
     seeds = sorted({planned.config.seed for entry in entries for planned in entry.runs})

@@ -26,7 +26,7 @@ from dapl.data.build import build_splits
 from dapl.data.classes import class_index
 from dapl.data.sample import Sample
 from dapl.data.transforms import fit
-from dapl.experiments.comparison import Entry
+from dapl.experiments.comparison import ComparedSystem
 from dapl.explain.parts import ImageFacts, facts_of, foreground_shares, name_parts
 from dapl.metrics.functional.regions import model_regions
 from dapl.runs.loading import load_run
@@ -127,7 +127,7 @@ _TILE = 2.3
 
 
 @dataclass(frozen=True)
-class Panel:
+class SystemView:
     """One system on the image: M prototypes of the class."""
 
     name: str
@@ -143,7 +143,7 @@ class Panel:
         return f"{parts} parts, {counts.get(BACKGROUND, 0)} of {len(self.labels)} on background"
 
 
-def choose(entries: Sequence[Entry], class_name: str | None, image: int) -> tuple[Sample, Sequence[str], str]:
+def choose(entries: Sequence[ComparedSystem], class_name: str | None, image: int) -> tuple[Sample, Sequence[str], str]:
     """(test image as the systems see it, names of its parts, its class); said before anything is trained."""
     data = entries[0].config.data
     test = build_splits(data).test
@@ -155,7 +155,7 @@ def choose(entries: Sequence[Entry], class_name: str | None, image: int) -> tupl
 
 
 def draw_side_by_side(
-    entries: Sequence[Entry], file: Path, sample: Sample, parts: Sequence[str], class_name: str
+    entries: Sequence[ComparedSystem], file: Path, sample: Sample, parts: Sequence[str], class_name: str
 ) -> Path | None:
     """The figure of the first seed of each system that has prototypes; None where there is none."""
     entries = [entry for entry in entries if entry.config.model.system != "blackbox"]
@@ -171,7 +171,7 @@ def draw_side_by_side(
 
 
 @torch.inference_mode()
-def look(entry: Entry, image: Tensor, label: int, facts: ImageFacts) -> Panel:
+def look(entry: ComparedSystem, image: Tensor, label: int, facts: ImageFacts) -> SystemView:
     """image: uint8 3×S×S."""
     loaded = load_run(entry.runs[0].folder, config=entry.config)
     model = loaded.model
@@ -184,10 +184,10 @@ def look(entry: Entry, image: Tensor, label: int, facts: ImageFacts) -> Panel:
         part or (BACKGROUND if share is not None and share < 0.5 else NO_PART)
         for part, share in zip(name_parts(regions, facts), shares, strict=True)
     ]
-    return Panel(entry.name, loaded.classes[int(output.logits.argmax())], regions, labels)
+    return SystemView(entry.name, loaded.classes[int(output.logits.argmax())], regions, labels)
 
 
-def figure_of(panels: Sequence[Panel], image: Tensor, class_name: str) -> Figure:
+def figure_of(panels: Sequence[SystemView], image: Tensor, class_name: str) -> Figure:
     """One row a system: all its regions on the image at the left, then each prototype by itself."""
     columns = 1 + max(len(panel.labels) for panel in panels)
     figure = Figure(figsize=(_TILE * 0.62 * (columns + 0.75), _TILE * len(panels) + 1.1), layout="constrained")
@@ -217,7 +217,7 @@ def figure_of(panels: Sequence[Panel], image: Tensor, class_name: str) -> Figure
     return figure
 
 
-def part_colours(panels: Sequence[Panel]) -> dict[str, str]:
+def part_colours(panels: Sequence[SystemView]) -> dict[str, str]:
     """One colour a part, the same in every panel; background is red, the object without a part white-grey."""
     named = sorted({label for panel in panels for label in panel.labels} - {BACKGROUND, NO_PART})
     wheel = matplotlib.colormaps["hsv"](np.linspace(0.08, 0.92, max(len(named), 1)))

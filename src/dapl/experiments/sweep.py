@@ -25,7 +25,7 @@ from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.experiments.many_runs import differences, flat_fields, measured, run_or_resume
 from dapl.experiments.sweep_space import (
     Base,
-    Objective,
+    SweepObjective,
     Panel,
     Values,
     metric_of,
@@ -42,10 +42,10 @@ _TOO_MANY_FAILURES = 3
 
 
 @dataclass(frozen=True)
-class Settings:
+class SweepSettings:
     """How a sweep goes about its points."""
 
-    objectives: tuple[Objective, ...] = parse_objectives(["accuracy"])
+    objectives: tuple[SweepObjective, ...] = parse_objectives(["accuracy"])
     seeds: tuple[int, ...] = (0,)
     trials: int | None = None
     """How many points TPE draws; None runs the whole grid."""
@@ -63,7 +63,7 @@ class Settings:
 class Sweep:
     """A folder with runs, and the studies that say which of them there should be."""
 
-    def __init__(self, base: Base, panels: Sequence[Panel], out: Path, settings: Settings) -> None:
+    def __init__(self, base: Base, panels: Sequence[Panel], out: Path, settings: SweepSettings) -> None:
         """Everything that can be wrong with the input is found here, before anything is trained."""
         need_optuna()
         self.base, self.panels, self.out, self.settings = base, list(panels), out, settings
@@ -196,7 +196,7 @@ def claim_folder(out: Path, config: Config) -> None:
         )
 
 
-def check_objectives(config: Config, settings: Settings) -> None:
+def check_objectives(config: Config, settings: SweepSettings) -> None:
     """Whether the data lets the objectives be measured; reads the data's index, so bad data is found here as well."""
     from dapl.data.build import build_splits
     from dapl.evaluation.evaluator import what_is_missing
@@ -209,7 +209,7 @@ def check_objectives(config: Config, settings: Settings) -> None:
             raise DaplError(f"--objective {objective.name}: {reason}; choose another objective.")
 
 
-def study_name(panel: Panel, config: Config, settings: Settings) -> str:
+def study_name(panel: Panel, config: Config, settings: SweepSettings) -> str:
     """Names a study by all that decides what its trials are: the same command, the same study, on every machine."""
     content = {
         "config": flat_fields(config),

@@ -61,7 +61,7 @@ KNOWN = tuple(name for name in (*NAMES, *_COMES_WITH) if name != "prototypes")
 
 
 @dataclass(frozen=True)
-class Objective:
+class SweepObjective:
     name: str
     maximise: bool
 
@@ -69,9 +69,9 @@ class Objective:
         return f"{'highest' if self.maximise else 'lowest'} {self.name.replace('_', ' ')}"
 
 
-def parse_objectives(words: Sequence[str]) -> tuple[Objective, ...]:
+def parse_objectives(words: Sequence[str]) -> tuple[SweepObjective, ...]:
     """``accuracy,coverage``; ``name:min`` or ``name:max`` where the usual direction is not wanted."""
-    found: dict[str, Objective] = {}
+    found: dict[str, SweepObjective] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
         name, colon, way = word.partition(":")
         name = name.lower().replace("-", "_")
@@ -83,7 +83,7 @@ def parse_objectives(words: Sequence[str]) -> tuple[Objective, ...]:
             raise DaplError(f"--objective {name}: neither more nor less of it is better; say {name}:min or {name}:max.")
         if name in found:
             raise DaplError(f"--objective: {name} is given twice.")
-        found[name] = Objective(name, way == "max" if colon else name not in LOWER_IS_BETTER)
+        found[name] = SweepObjective(name, way == "max" if colon else name not in LOWER_IS_BETTER)
     return tuple(found.values())
 
 
@@ -92,12 +92,12 @@ def metric_of(number: str) -> str:
     return _COMES_WITH.get(number, number)
 
 
-def metrics_for(objectives: Sequence[Objective]) -> tuple[str, ...]:
+def metrics_for(objectives: Sequence[SweepObjective]) -> tuple[str, ...]:
     """The metrics to measure, so that the objectives and the table have their numbers."""
     return tuple(dict.fromkeys((*ALWAYS, *(metric_of(objective.name) for objective in objectives))))
 
 
-def numbers_for(objectives: Sequence[Objective]) -> tuple[str, ...]:
+def numbers_for(objectives: Sequence[SweepObjective]) -> tuple[str, ...]:
     """The numbers of the table."""
     return tuple(dict.fromkeys((*SHOWN, *(objective.name for objective in objectives))))
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from dapl.common.errors import DaplError
-from dapl.experiments.sweep_space import Choices, Dimension, Objective, Panel, Values
+from dapl.experiments.sweep_space import Choices, Dimension, SweepObjective, Panel, Values
 
 if TYPE_CHECKING:
     import optuna
@@ -76,7 +76,7 @@ class PanelStudy:
         self,
         name: str,
         panel: Panel,
-        objectives: Sequence[Objective],
+        objectives: Sequence[SweepObjective],
         storage: optuna.storages.RDBStorage,
         local: bool,
         worker: Worker,

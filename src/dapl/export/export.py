@@ -41,7 +41,7 @@ _KEYWORDS = ("auto", "package", "hub", "random")
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """What `export_run` made."""
 
     folder: Path
@@ -68,7 +68,7 @@ def export_run(
     formats: Sequence[str] = FORMATS,
     config: Config | None = None,
     quiet: bool = False,
-) -> Exported:
+) -> ExportResult:
     """Write the best model of a run to ``out`` (RUN/export), all formats into one folder, whole or not at all.
 
     ``config`` replaces the run's own where only data, caches or runtime differ.
@@ -90,7 +90,7 @@ def export_run(
             exported = exported_model(loaded)
             missing = sum(record.kept and record.index not in exported.images for record in exported.records)
             exported.write(stage, with_onnx="onnx" in formats)
-    return Exported(out, differences, missing)
+    return ExportResult(out, differences, missing)
 
 
 def exported_model(loaded: LoadedRun) -> ExportedModel:
