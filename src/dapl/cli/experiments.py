@@ -151,7 +151,7 @@ def _sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         title = ", ".join(dimension.field for dimension in dimensions)
         panels = [checked(Panel("sweep", title, tuple(dimensions), {}), base)]
 
-    from dapl.experiments.sweep import SweepSettings, Sweep
+    from dapl.experiments.sweep import Sweep, SweepSettings
     from dapl.experiments.sweep_space import parse_objectives
 
     settings = SweepSettings(

@@ -25,8 +25,8 @@ from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.experiments.many_runs import differences, flat_fields, measured, run_or_resume
 from dapl.experiments.sweep_space import (
     Base,
-    SweepObjective,
     Panel,
+    SweepObjective,
     Values,
     metric_of,
     metrics_for,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from dapl.common.errors import DaplError
-from dapl.experiments.sweep_space import Choices, Dimension, SweepObjective, Panel, Values
+from dapl.experiments.sweep_space import Choices, Dimension, Panel, SweepObjective, Values
 
 if TYPE_CHECKING:
     import optuna
