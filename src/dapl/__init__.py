@@ -99,12 +99,9 @@ def load(folder: Run | str | Path) -> Classifier:
     >>> model.predict("bird.jpg").class_name              # doctest: +SKIP
     '001.Black_footed_Albatross'
     """
-    from dapl.explain.classifier import Classifier
-    from dapl.export.hub import is_exported, load_exported
-    from dapl.runs.loading import load_run
+    from dapl.export.hub import load_classifier
 
-    folder = _folder(folder)
-    return load_exported(folder).classifier if is_exported(folder) else Classifier.of_run(load_run(folder))
+    return load_classifier(_folder(folder))
 
 
 def _folder(run: Run | str | Path) -> Path:

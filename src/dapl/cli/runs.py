@@ -114,9 +114,9 @@ def _explain(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if arguments.top < 1:
         raise DaplError(f"--top is {arguments.top}; at least one prototype must be listed.")
 
-    import dapl
+    from dapl.export.hub import load_classifier
 
-    model = dapl.load(arguments.run)
+    model = load_classifier(arguments.run)
     if arguments.against is not None:
         model.class_index(arguments.against)  # a wrong name is said before anything is computed
     out = arguments.out or arguments.run / "explanations"

@@ -79,11 +79,10 @@ def _drop_marked(arguments: argparse.Namespace, overrides: dict[str, Any]) -> in
 
 
 def _demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    import dapl
     from dapl.config import load_config
 
     out = arguments.out or _free(Path("runs") / "demo")
-    return _run(load_config(Path(dapl.__file__).with_name("demo.yaml")), out, False)
+    return _run(load_config(Path(__file__).parents[1] / "demo.yaml"), out, False)
 
 
 def _run(config, out: Path, resume: bool) -> int:

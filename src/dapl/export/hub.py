@@ -46,6 +46,7 @@ from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.weights import hub_or_cache
 from dapl.runs.checkpoint import restore_model
+from dapl.runs.loading import load_run
 from dapl.runs.records import PrototypeRecord
 
 
@@ -169,6 +170,12 @@ class ExportedModel:
 def is_exported(folder: Path | str) -> bool:
     """Whether this is an exported folder rather than a run: it has config.json and weights."""
     return (Path(folder) / CONFIG).is_file() and (Path(folder) / WEIGHTS).is_file()
+
+
+def load_classifier(folder: Path | str) -> Classifier:
+    """The model of a run directory, or of an exported folder, ready to predict and to explain."""
+    folder = Path(folder).expanduser()
+    return load_exported(folder).classifier if is_exported(folder) else Classifier.of_run(load_run(folder))
 
 
 def load_exported(folder: Path | str) -> ExportedModel:
