@@ -12,7 +12,7 @@ from dapl import load
 from dapl.config import Config, parse_config
 from dapl.data.build import build_splits
 from dapl.explain.classifier import Classifier
-from dapl.explain.draw import picture_of
+from dapl.explain.draw import to_pil
 from dapl.training.trainer import train
 
 
@@ -63,10 +63,10 @@ def classifier(trained: Path) -> Classifier:
 
 @pytest.fixture(scope="session")
 def bird(trained: Path, tmp_path_factory: pytest.TempPathFactory, classifier: Classifier) -> Path:
-    """A test picture as a file."""
+    """A test image as a file."""
     assert classifier.data is not None
     test = build_splits(classifier.data).test
-    path = tmp_path_factory.mktemp("pictures") / "bird.png"
-    picture: Image.Image = picture_of(test[3].image)
-    picture.save(path)
+    path = tmp_path_factory.mktemp("images") / "bird.png"
+    image: Image.Image = to_pil(test[3].image)
+    image.save(path)
     return path

@@ -43,8 +43,8 @@ def test_the_page_opens(
     assert page.locator("tbody tr").count() == sum(len(evidence.rows) for evidence in found.classes)
     assert page.locator("h1").inner_text() == found.predicted_name
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    pictures = page.locator("td.look svg")
-    assert all(pictures.nth(n).bounding_box()["width"] > 60 for n in range(pictures.count()))
+    images = page.locator("td.look svg")
+    assert all(images.nth(n).bounding_box()["width"] > 60 for n in range(images.count()))
     red = page.evaluate("parseInt(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
     assert (red < 60) == (scheme == "dark")
     context.close()

@@ -182,7 +182,7 @@ def test_one_backbone_pass_however_much_is_explained(model: PrototypeModel, imag
     assert passes == [1, 3]
 
 
-def test_a_batch_is_its_pictures(model: PrototypeModel, images: Tensor) -> None:
+def test_a_batch_is_its_images(model: PrototypeModel, images: Tensor) -> None:
     together = explanations(model, see(model, images), known(model), top=3)
     for image, found in zip(images, together, strict=True):
         alone = explain(model, image, known(model), top=3)
@@ -236,7 +236,7 @@ def half(left: bool) -> Tensor:
     return mask
 
 
-def test_parts_and_background_of_an_annotated_picture(dapl: PrototypeModel, images: Tensor) -> None:
+def test_parts_and_background_of_an_annotated_image(dapl: PrototypeModel, images: Tensor) -> None:
     everywhere = torch.ones(1, SIZE, SIZE, dtype=torch.bool)
     parts = torch.cat((everywhere, half(True)[None]))
     facts = ImageFacts(half(True), parts, torch.tensor([False, True]), ("hidden", "wing"))
@@ -246,14 +246,14 @@ def test_parts_and_background_of_an_annotated_picture(dapl: PrototypeModel, imag
         on_left = float((region & half(True)).sum() / region.sum())
         assert row.foreground == pytest.approx(on_left, abs=1e-6)
         assert row.background == (on_left < 0.5)
-        # the part is half of the picture, of which a region of 5 % of the pixels never covers a fifth
+        # the part is half of the image, of which a region of 5 % of the pixels never covers a fifth
         assert (row.part, row.part_from) == (None, None)
     tiny = torch.zeros(1, SIZE, SIZE, dtype=torch.bool)
     y, x = divmod(int(rows[0].heat.argmax()), SIZE)
     tiny[0, y, x] = True
     pointed = ImageFacts(None, tiny, torch.tensor([True]), ("eye",))
     again = explain(dapl, images[0], known(dapl, parts=["leg"] * 12), top=1000, facts=pointed).classes[0].rows
-    assert (again[0].part, again[0].part_from) == ("eye", "picture")
+    assert (again[0].part, again[0].part_from) == ("eye", "image")
     assert all(row.part in ("eye", None) for row in again)
     assert again[0].foreground is None
 

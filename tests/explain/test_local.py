@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 def test_json_closes_and_says_what_the_explanation_says(explanation: LocalExplanation, tmp_path: Path) -> None:
     written = json.loads(explanation.save(tmp_path / "x.json").read_text())
-    assert written["picture"] == "bird.png"
+    assert written["image"] == "bird.png"
     assert written["predicted"] == explanation.predicted_name
     assert sum(written["probabilities"].values()) == pytest.approx(1)
     assert written["probabilities"].keys() == written["logits"].keys() == set(explanation.class_names)
@@ -70,7 +70,7 @@ def test_json_closes_and_says_what_the_explanation_says(explanation: LocalExplan
             assert row["similarity"] * row["weight"] == pytest.approx(row["contribution"])
             assert np.shape(row["map"]) == np.shape(row["attention"]) == (4, 4)
             assert np.max(row["map"]) == pytest.approx(row["similarity"], abs=1e-3)
-            assert row["source"]["picture"].startswith("train/")
+            assert row["source"]["image"].startswith("train/")
 
 
 def test_every_key_of_the_json_is_documented(explanation: LocalExplanation) -> None:
@@ -110,7 +110,7 @@ def test_what_is_not_ours_is_escaped(classifier: Classifier, bird: Path, tmp_pat
     page = Page(found.html())
     assert "script" not in page.tags
     assert any(evil in text for text in page.text)
-    assert json.loads(found.save(tmp_path / "x.json").read_text())["picture"] == evil
+    assert json.loads(found.save(tmp_path / "x.json").read_text())["image"] == evil
 
 
 def test_png_shows_both_classes(
@@ -146,23 +146,23 @@ def test_switched_off_is_said(classifier: Classifier, bird: Path) -> None:
     assert "switched off" in after.text()
 
 
-def test_parts_come_from_the_picture_or_from_the_patch(classifier: Classifier, bird: Path) -> None:
+def test_parts_come_from_the_image_or_from_the_patch(classifier: Classifier, bird: Path) -> None:
     known = classifier.sample("test/001/0001")
     assert known is not None
     sample, parts = known
     annotated = classifier.explain(sample, parts=parts)
     rows = [row for evidence in annotated.classes for row in evidence.rows]
-    assert {row.part_from for row in rows} <= {"picture", None}
+    assert {row.part_from for row in rows} <= {"image", None}
     assert any(row.part in parts for row in rows)
     assert all(row.foreground is not None for row in rows)
     plain = classifier.explain(bird)
     rows = [row for evidence in plain.classes for row in evidence.rows]
     assert {row.part_from for row in rows} <= {"prototype", None}
     assert any(row.part in parts for row in rows)
-    assert classifier.sample("no such picture") is None
+    assert classifier.sample("no such image") is None
 
 
-def test_the_patch_is_the_training_picture(classifier: Classifier, explanation: LocalExplanation) -> None:
+def test_the_patch_is_the_training_image(classifier: Classifier, explanation: LocalExplanation) -> None:
     source = RunPatches(classifier.patches.config)  # type: ignore[attr-defined]
     without_cache = RunPatches(
         source.config.model_copy(update={"cache": source.config.cache.model_copy(update={"folder": "/nowhere"})})
@@ -237,7 +237,7 @@ class TestCommand:
         assert [len(evidence["prototypes"]) for evidence in written["classes"]] == [2, 2]
         assert str(bird.parent) not in (out / "bird.html").read_text()  # no path of the machine
 
-    def test_several_pictures_one_of_them_from_the_data(self, run: Path, bird: Path, classifier: Classifier) -> None:
+    def test_several_images_one_of_them_from_the_data(self, run: Path, bird: Path, classifier: Classifier) -> None:
         assert main(["explain", str(run), str(bird), str(bird), "test/002/0000", "--format", "json"]) == 0
         folder = run / "explanations"
         assert sorted(path.name for path in folder.iterdir()) == ["bird-2.json", "bird.json", "test-002-0000.json"]
@@ -256,7 +256,7 @@ class TestCommand:
         ("arguments", "message"),
         [
             (["no.jpg"], "no.jpg: no such file"),
-            (["{broken}"], "not a picture, or its header is corrupt"),
+            (["{broken}"], "not an image, or its header is corrupt"),
             (["{bird}", "--class", "Penguin"], "no class 'Penguin'"),
             (["{bird}", "--class", "3"], "no class 3; there are 3"),
             (["{bird}", "--top", "0"], "--top is 0"),
@@ -274,7 +274,7 @@ class TestCommand:
         message: str,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not much of a picture")
+        (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not much of an image")
         words = [word.format(bird=bird, broken=tmp_path / "broken.jpg") for word in arguments]
         assert main(["explain", str(trained), *words, "--out", str(tmp_path / "out")]) == 2
         assert message in capsys.readouterr().err
@@ -292,9 +292,9 @@ class TestCommand:
         config.write_text(re.sub(r"data:\n.*?\nmodel:", data, config.read_text(), flags=re.DOTALL))
         assert main(["explain", str(run), str(bird)]) == 0
         printed = capsys.readouterr()
-        assert "without the training pictures of the prototypes" in printed.err
+        assert "without the training images of the prototypes" in printed.err
         assert "logit" in printed.out
-        assert "no picture" in (run / "explanations" / "bird.html").read_text()
+        assert "no image" in (run / "explanations" / "bird.html").read_text()
 
 
 def test_no_patches_at_all() -> None:

@@ -15,13 +15,13 @@ from dapl.config import load_config
 from dapl.report.collect import Report, collect
 from dapl.training.trainer import train
 
-SIZE, CLASSES, TEST_PICTURES = 64, 3, 5
+SIZE, CLASSES, TEST_IMAGES = 64, 3, 5
 TINY: dict[str, Any] = {
     "data": {
         "name": "toybirds",
         "classes": CLASSES,
         "images_per_class": 6,
-        "test_images_per_class": TEST_PICTURES,
+        "test_images_per_class": TEST_IMAGES,
         "image_size": SIZE,
     },
     "model": {"backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"}},

@@ -94,7 +94,7 @@ def test_it_opens_from_disk(opened: Callable[..., Opened], reported: Reported, s
         assert reason in one.page.inner_text("#wall")
 
 
-def test_tiles_show_their_picture(opened: Callable[..., Opened], reported: Reported) -> None:
+def test_tiles_show_their_image(opened: Callable[..., Opened], reported: Reported) -> None:
     """What Chromium paints in a tile is the tile of the sheet, not its neighbour."""
     import io
 
@@ -210,7 +210,7 @@ def test_the_details_add_up(opened: Callable[..., Opened], reported: Reported) -
     assert contribution == pytest.approx(score * weight, abs=2e-3)
 
 
-def test_pictures_are_fetched_when_they_come_near(opened: Callable[..., Opened], reported: Reported) -> None:
+def test_images_are_fetched_when_they_come_near(opened: Callable[..., Opened], reported: Reported) -> None:
     report = repeated(reported("dapl")[1], 40)
     one = opened(report)
     one.page.wait_for_timeout(300)
@@ -256,10 +256,10 @@ def test_names_are_never_code(opened: Callable[..., Opened], reported: Reported,
     for one in report.data["classes"]:
         one["name"] = EVIL
         for test in one["tests"]:
-            test["picture"] = EVIL
+            test["image"] = EVIL
     for entry in report.data["prototypes"]:
         entry["part"] = entry["reason"] = EVIL
-        entry["source"]["picture"] = EVIL
+        entry["source"]["image"] = EVIL
     report.data.update({"run": EVIL, "parts": [EVIL], "notes": [EVIL]})
     shown = opened(report, single)
     shown.page.click("#wall article h4 button")
@@ -283,7 +283,7 @@ def test_it_fits_a_phone_and_the_dark(chromium: Browser, reported: Reported, tmp
 
 
 def test_everything_has_a_name(opened: Callable[..., Opened], reported: Reported) -> None:
-    """For those who do not see it: pictures, controls and tables say what they are."""
+    """For those who do not see it: images, controls and tables say what they are."""
     one = opened(reported("dapl")[1])
     nameless = one.page.evaluate(
         """() => [...document.querySelectorAll('[role=img], input, select, button, [role=region]')].filter(e =>

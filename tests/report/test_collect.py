@@ -18,7 +18,7 @@ from dapl.report.collect import Report, collect
 from dapl.report.entries import FLAGS
 from dapl.runs.loading import load_run
 
-from .conftest import CLASSES, TEST_PICTURES
+from .conftest import CLASSES, TEST_IMAGES
 from .conftest import SYSTEMS as TRAINED
 
 Reported = Callable[[str], tuple[Path, Report]]
@@ -41,7 +41,7 @@ def test_every_prototype_of_every_class_is_there(reported: Reported, system: str
         assert entry["kept"] == record.kept
         assert entry["foreground"]["patch"] == pytest.approx(record.foreground_share, abs=1e-4)
         assert len(entry["tests"]) == 3
-        assert entry["source"]["picture"] == record.image
+        assert entry["source"]["image"] == record.image
         size = loaded.config.data.image_size
         assert entry["source"]["box"] == pytest.approx([side / size for side in record.box or []], abs=1e-4)
         if record.kept:
@@ -57,11 +57,11 @@ def test_every_prototype_of_every_class_is_there(reported: Reported, system: str
 def test_confusions_are_those_behind_the_accuracy(reported: Reported, system: str) -> None:
     folder, report = reported(system)
     cells = report.data["confusion"]["cells"]
-    assert sum(count for *_, count in cells) == CLASSES * TEST_PICTURES
+    assert sum(count for *_, count in cells) == CLASSES * TEST_IMAGES
     right = sum(count for own, taken, count in cells if own == taken)
     numbers = json.loads((folder / "metrics.json").read_text())["numbers"]
-    assert right / (CLASSES * TEST_PICTURES) == pytest.approx(numbers["accuracy"]["value"])
-    assert report.data["confusion"]["wrong"] == CLASSES * TEST_PICTURES - right
+    assert right / (CLASSES * TEST_IMAGES) == pytest.approx(numbers["accuracy"]["value"])
+    assert report.data["confusion"]["wrong"] == CLASSES * TEST_IMAGES - right
 
 
 @pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"blackbox"}))
@@ -117,18 +117,18 @@ def test_a_black_box_has_numbers_only(reported: Reported) -> None:
     assert report.data["numbers"]["headlines"][0]["name"] == "accuracy"
 
 
-def test_every_picture_goes_through_the_backbone_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sums over the split are there already; what is left is the pictures that the page shows."""
+def test_every_image_goes_through_the_backbone_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums over the split are there already; what is left is the images that the page shows."""
     passed: list[int] = []
     forward = Backbone.forward
     monkeypatch.setattr(Backbone, "forward", lambda self, images: passed.append(len(images)) or forward(self, images))
     report = collect(run, quiet=True)
-    sources = {entry["source"]["picture"] for entry in report.data["prototypes"]}
+    sources = {entry["source"]["image"] for entry in report.data["prototypes"]}
     assert sum(passed) == CLASSES * 3 + len(sources)
     passed.clear()
-    more = collect(run, pictures=TEST_PICTURES, quiet=True)
-    assert sum(passed) == CLASSES * TEST_PICTURES + len(sources)
-    assert {len(entry["tests"]) for entry in more.data["prototypes"]} == {TEST_PICTURES}
+    more = collect(run, images=TEST_IMAGES, quiet=True)
+    assert sum(passed) == CLASSES * TEST_IMAGES + len(sources)
+    assert {len(entry["tests"]) for entry in more.data["prototypes"]} == {TEST_IMAGES}
 
 
 def test_it_evaluates_first_where_that_was_not_done(trained: Callable[[str], Path], tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_sums_are_kept_and_made_anew_for_another_model(run: Path, reported: Repo
     values = json.loads(file.read_text())
     values["confusion"][0][0] += 100
     file.write_text(json.dumps(values))
-    assert collect(run, quiet=True).data["confusion"]["totals"][0] == TEST_PICTURES + 100, "taken from the file"
+    assert collect(run, quiet=True).data["confusion"]["totals"][0] == TEST_IMAGES + 100, "taken from the file"
     shutil.copy(run / "checkpoints" / "last.safetensors", run / "checkpoints" / "best.safetensors")
-    assert collect(run, quiet=True).data["confusion"]["totals"][0] == TEST_PICTURES
+    assert collect(run, quiet=True).data["confusion"]["totals"][0] == TEST_IMAGES
     file.write_text("no JSON")
     assert collect(run, quiet=True).data["confusion"] == reported("dapl")[1].data["confusion"]
 
@@ -185,7 +185,7 @@ def test_flags_say_what_they_say(reported: Reported) -> None:
 
 
 def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
-    """Against regions that are computed here, picture by picture."""
+    """Against regions that are computed here, image by image."""
     from dapl.batches.run_data import RunData
     from dapl.common.progress import Reporter
     from dapl.metrics.functional import activation_regions
@@ -195,10 +195,10 @@ def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
     loaded = load_run(folder)
     run_data = RunData(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
     labels = torch.tensor(list(run_data.dataset("test").labels))
-    pictures = run_data.images("test")
+    images = run_data.images("test")
     ious = []
     for index in (labels == 1).nonzero().flatten().tolist():
-        maps = loaded.model.activation_maps(pictures[index, 0][0].unsqueeze(0), torch.tensor([3, 4]))[0]
+        maps = loaded.model.activation_maps(images[index, 0][0].unsqueeze(0), torch.tensor([3, 4]))[0]
         first, second = activation_regions(maps, 64, 95.0)
         ious.append(float((first & second).sum() / (first | second).sum()))
     overlap = json.loads((folder / "metrics" / "looks.json").read_text())
@@ -206,7 +206,7 @@ def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
 
 
 def test_bad_arguments(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DaplError, match="pictures: is 0"):
-        collect(run, pictures=0)
+    with pytest.raises(DaplError, match="images: is 0"):
+        collect(run, images=0)
     with pytest.raises(DaplError, match="not a run directory"):
         collect(tmp_path)

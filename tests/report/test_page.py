@@ -120,15 +120,15 @@ def test_the_policy_lets_only_our_script_run(reported: Reported) -> None:
 
 @pytest.fixture(scope="module")
 def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On a folder of pictures without masks and parts, with a class whose name is a tag."""
+    """On a folder of images without masks and parts, with a class whose name is a tag."""
     folder = tmp_path_factory.mktemp("plain")
     birds = build_splits(load_config(None, dict(TINY)).data).train
     for index, label in enumerate(birds.labels):
-        path = folder / "pictures" / ["<b onclick=alert(1)>", "plain"][label % 2] / f"{index}.png"
+        path = folder / "images" / ["<b onclick=alert(1)>", "plain"][label % 2] / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(birds[index].image.permute(1, 2, 0).numpy()).save(path)
     fields = TINY | {
-        "data": {"name": "folder", "root": str(folder / "pictures"), "image_size": 64, "test_share": 0.4},
+        "data": {"name": "folder", "root": str(folder / "images"), "image_size": 64, "test_share": 0.4},
         "model.heads": 2,
         "model.head_dim": 4,
         "schedule": [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}],
@@ -149,7 +149,7 @@ def test_data_without_parts_and_masks(plain_run: Path, tmp_path: Path) -> None:
     assert str(plain_run.parent) not in html, "data.root is a path of the machine"
 
 
-def test_pictures_that_are_gone_are_said(run: Path) -> None:
+def test_images_that_are_gone_are_said(run: Path) -> None:
     report = collect(run, quiet=True)
     from dapl.report import collect as module
     from dapl.report.collect import source_rows
@@ -159,7 +159,7 @@ def test_pictures_that_are_gone_are_said(run: Path) -> None:
         patch.setattr(module, "source_rows", renamed)
         lost = collect(run, quiet=True)
     assert report.data["notes"] == []
-    assert lost.data["notes"] == ["The training pictures of 9 prototypes are not at hand."]
+    assert lost.data["notes"] == ["The training images of 9 prototypes are not at hand."]
     assert "not at hand" in render(lost.data, Linked())
 
 
@@ -176,7 +176,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("words", "message"),
     [
         (["{tmp}/nothing"], "not a run directory"),
-        (["{run}", "--pictures", "0"], "--pictures: is 0"),
+        (["{run}", "--images", "0"], "--images: is 0"),
         (["{run}", "--out", "{tmp}"], "not a report"),
         (["{run}", "--model.heads", "3"], "takes only fields of runtime and cache and data"),
     ],

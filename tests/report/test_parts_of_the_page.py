@@ -1,4 +1,4 @@
-"""Charts, sheets, choice of pictures and plain values."""
+"""Charts, sheets, choice of images and plain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from dapl.report.facts import curves, name_of, nice_ticks, rounded, without_paths
-from dapl.report.glances import heat_sheet, photo_sheet, source_rows, spread_pictures, tile_side
+from dapl.report.glances import heat_sheet, photo_sheet, source_rows, spread_images, tile_side
 from dapl.runs.records import PrototypeRecord
 
 
@@ -58,11 +58,11 @@ def test_long_training_is_thinned() -> None:
 
 
 def cut(content: bytes, layout: dict, number: int) -> np.ndarray:
-    picture = np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
+    image = np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
     pitch = layout["side"] + 2 * layout["guard"]
     row, column = divmod(number, layout["columns"])
     y, x = row * pitch + layout["guard"], column * pitch + layout["guard"]
-    return picture[y : y + layout["side"], x : x + layout["side"]]
+    return image[y : y + layout["side"], x : x + layout["side"]]
 
 
 def test_photographs_come_back_from_their_sheet() -> None:
@@ -88,9 +88,9 @@ def test_more_prototypes_get_smaller_tiles_in_whole_blocks() -> None:
     assert all(side % 16 == 0 for side in sides)
 
 
-def test_pictures_are_spread_and_not_picked() -> None:
+def test_images_are_spread_and_not_picked() -> None:
     labels = [0] * 10 + [1] * 2 + [2] * 3
-    assert spread_pictures(labels, 4, 3) == [[1, 5, 8], [10, 11], [12, 13, 14], []]
+    assert spread_images(labels, 4, 3) == [[1, 5, 8], [10, 11], [12, 13, 14], []]
 
 
 def test_sources_that_are_not_at_hand_are_left_out() -> None:

@@ -130,7 +130,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
         yield connected
 
 
-def picture(seed: int = 0, size: tuple[int, int] = (90, 70)) -> Image.Image:
+def image(seed: int = 0, size: tuple[int, int] = (90, 70)) -> Image.Image:
     """Blurred noise: no two seeds look alike."""
     noise = np.random.default_rng(seed).integers(0, 255, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)

@@ -16,7 +16,7 @@ from dapl import load
 from dapl.runs.loading import load_run
 from dapl.serve.app import build_app
 
-from .conftest import SIZE, WITH_PROTOTYPES, Server, encoded, picture, serving
+from .conftest import SIZE, WITH_PROTOTYPES, Server, encoded, image, serving
 
 
 @pytest.mark.parametrize("system", WITH_PROTOTYPES)
@@ -24,9 +24,9 @@ def test_contributions_add_up_to_the_logit_of_the_model(system: str, trained: Ca
     loaded = load_run(trained(system))
     with TestClient(build_app(loaded), base_url="http://localhost") as client:
         for top in (1, 3, 100):
-            answer = client.post("/api/explain", content=encoded(picture()), params={"top": top}).json()
+            answer = client.post("/api/explain", content=encoded(image()), params={"top": top}).json()
             assert "predicted" in answer, answer
-            file = io.BytesIO(encoded(picture()))
+            file = io.BytesIO(encoded(image()))
             logits = loaded.model(load(trained(system)).pixels(Image.open(file)).unsqueeze(0)).logits[0]
             assert answer["predicted"] == int(logits.argmax())
             for one in answer["classes"]:
@@ -61,7 +61,7 @@ def test_an_upload_gets_the_class_that_the_library_gives(client: httpx.Client, s
     classifier = load(server.run)
     for seed in range(5):
         file = tmp_path / f"{seed}.png"
-        file.write_bytes(encoded(picture(seed)))
+        file.write_bytes(encoded(image(seed)))
         answer = client.post("/api/explain", content=file.read_bytes()).json()
         expected = classifier.predict(file)
         assert answer["predicted"] == expected.class_index
@@ -80,8 +80,8 @@ def test_an_example_is_explained_as_the_library_explains_it(client: httpx.Client
     sample, parts = found
     expected = classifier.explain(sample, parts=parts)
     answer = client.post("/api/explain", params={"example": example["index"]}).json()
-    assert answer["picture"]["label"] == sample.label == example["label"]
-    assert answer["picture"]["name"] == sample.name
+    assert answer["image"]["label"] == sample.label == example["label"]
+    assert answer["image"]["name"] == sample.name
     for one, evidence in zip(answer["classes"], expected.classes, strict=True):
         assert one["name"] == evidence.class_name
         for shown, row in zip(one["rows"], evidence.rows, strict=True):
@@ -100,11 +100,11 @@ def test_examples_of_a_class_and_in_turn(client: httpx.Client) -> None:
     assert (shown.format, shown.size) == ("JPEG", (SIZE, SIZE))
 
 
-def test_every_picture_that_an_answer_names_is_there(client: httpx.Client) -> None:
-    answer = client.post("/api/explain", content=encoded(picture(), "JPEG")).json()
+def test_every_image_that_an_answer_names_is_there(client: httpx.Client) -> None:
+    answer = client.post("/api/explain", content=encoded(image(), "JPEG")).json()
     rows = [row for one in answer["classes"] for row in one["rows"]]
     assert all(row["attention"] for row in rows)
-    for url in {answer["picture"]["image"], *(row[layer] for row in rows for layer in ("heat", "attention"))}:
+    for url in {answer["image"]["url"], *(row[layer] for row in rows for layer in ("heat", "attention"))}:
         response = client.get(url)
         shown = Image.open(io.BytesIO(response.content))
         assert response.headers["content-type"] == f"image/{shown.format.lower()}"  # type: ignore[union-attr]
@@ -116,11 +116,11 @@ def test_every_picture_that_an_answer_names_is_there(client: httpx.Client) -> No
         assert 0 <= top < bottom <= patch.height
 
 
-def test_a_picture_is_asked_about_again_by_its_id(client: httpx.Client) -> None:
-    first = client.post("/api/explain", content=encoded(picture(3))).json()
-    again = client.post("/api/explain", params={"picture": first["picture"]["id"]}).json()
+def test_an_image_is_asked_about_again_by_its_id(client: httpx.Client) -> None:
+    first = client.post("/api/explain", content=encoded(image(3))).json()
+    again = client.post("/api/explain", params={"image": first["image"]["id"]}).json()
     assert again == first
-    gone = client.post("/api/explain", params={"picture": "unknown"})
+    gone = client.post("/api/explain", params={"image": "unknown"})
     assert (gone.status_code, "send it again" in gone.json()["detail"]) == (404, True)
 
 
@@ -143,7 +143,7 @@ def test_facts_classes_and_prototypes(client: httpx.Client, server: Server) -> N
     assert [one["index"] for one in found] == [2, 3]
     for one in found:
         record = loaded.records[one["index"]]
-        assert one["source"]["picture"] == record.image
+        assert one["source"]["image"] == record.image
         assert one["of"] == record.classes
         weights = loaded.model.class_weights()
         assert torch.allclose(torch.tensor(one["weights"]), weights[one["index"], 1:2])
@@ -157,13 +157,13 @@ def test_facts_classes_and_prototypes(client: httpx.Client, server: Server) -> N
         ("POST", "/api/explain?example=0&class=3", 404, "There is no class 3; the model has 3, counted from 0."),
         ("POST", "/api/explain?example=0&switched_off=6", 404, "There is no prototype 6; the model has 6"),
         ("POST", "/api/explain?example=0&top=0", 422, "top: input should be greater than or equal to 1."),
-        ("POST", "/api/explain?example=0&picture=x", 409, "Name either an example or a picture, not both."),
+        ("POST", "/api/explain?example=0&image=x", 409, "Name either an example or an image, not both."),
         ("POST", "/api/explain", 422, "The file is empty"),
         ("GET", "/api/prototypes/6", 404, "There is no prototype 6"),
         ("GET", "/api/prototypes/-1/patch.jpg", 404, "There is no prototype -1"),
         ("GET", "/api/prototypes?of=3", 404, "There is no class 3"),
         ("GET", "/api/examples/12/image.jpg", 404, "There is no example 12"),
-        ("GET", "/api/pictures/example-0/heat-99.png", 404, "There is no such overlay"),
+        ("GET", "/api/images/example-0/heat-99.png", 404, "There is no such overlay"),
         ("DELETE", "/api/marks/2", 404, "Prototype 2 is not marked."),
         ("PUT", "/api/marks/6", 404, "There is no prototype 6"),
         ("GET", "/api/nothing", 404, "There is nothing at this address."),
@@ -209,8 +209,8 @@ def test_without_the_data_there_are_no_examples_and_uploads_work(run: Path, tmp_
     with serving(run) as server, server.client() as client:
         facts = client.get("/api/run").json()
         assert facts["examples"] == 0
-        assert facts["note"].startswith("The pictures of this run's data are not at hand")
-        answer = client.post("/api/explain", content=encoded(picture())).json()
+        assert facts["note"].startswith("The images of this run's data are not at hand")
+        answer = client.post("/api/explain", content=encoded(image())).json()
         assert all(row["patch"] is None for one in answer["classes"] for row in one["rows"])
         assert client.get("/api/prototypes/0/patch.jpg").status_code == 404
         assert client.post("/api/explain", params={"example": 0}).status_code == 404

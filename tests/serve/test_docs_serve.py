@@ -27,6 +27,6 @@ def test_the_limits() -> None:
     assert f"at most {MAX_BYTES // 2**20} MB" in TEXT
     assert f"{MAX_PIXELS // 10**6} megapixels" in TEXT
     assert f"{PLACES} may wait" in TEXT
-    assert f"the last {REMEMBERED} pictures" in TEXT
+    assert f"the last {REMEMBERED} images" in TEXT
     for name in FORMATS:
         assert name.lower() in TEXT.lower()

@@ -10,7 +10,7 @@ import pytest
 
 from dapl import load
 
-from .conftest import Server, encoded, picture, serving
+from .conftest import Server, encoded, image, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -65,7 +65,7 @@ def settled(page: Page) -> None:
 
 
 def finished(page: Page) -> None:
-    """Before the server ends: pictures may still be on their way."""
+    """Before the server ends: images may still be on their way."""
     page.wait_for_load_state("networkidle")
     page.close()
 
@@ -75,7 +75,7 @@ def test_an_upload_gets_the_class_that_the_library_gives(server: Server, open_pa
     page = open_page(server.url + "/")
     for seed in range(3):
         file = tmp_path / f"{seed}.png"
-        file.write_bytes(encoded(picture(seed)))
+        file.write_bytes(encoded(image(seed)))
         page.set_input_files("#file", file)
         expected = classifier.explain(file)
         expect(page.locator("#predicted")).to_have_text(expected.predicted_name)
@@ -87,7 +87,7 @@ def test_an_upload_gets_the_class_that_the_library_gives(server: Server, open_pa
             assert sum(contributions(page, card)) + left == pytest.approx(evidence.logit, abs=1e-4)
 
 
-def test_dropped_and_pasted_pictures(server: Server, open_page: Open) -> None:
+def test_dropped_and_pasted_images(server: Server, open_page: Open) -> None:
     page = open_page(server.url + "/")
     give = """([bytes, kind]) => {
         const data = new DataTransfer();
@@ -96,11 +96,11 @@ def test_dropped_and_pasted_pictures(server: Server, open_page: Open) -> None:
                                       : new ClipboardEvent("paste", {clipboardData: data, bubbles: true});
         document.body.dispatchEvent(event);
     }"""
-    page.evaluate(give, [list(encoded(picture(1))), "drop"])
+    page.evaluate(give, [list(encoded(image(1))), "drop"])
     expect(page.locator("#predicted")).to_be_visible()
     settled(page)
     first = logit(page)
-    page.evaluate(give, [list(encoded(picture(2))), "paste"])
+    page.evaluate(give, [list(encoded(image(2))), "paste"])
     expect(page.locator("section.class .logit").first).not_to_have_attribute("value", repr(first))
 
 
@@ -304,12 +304,12 @@ def test_the_report_is_live_and_takes_marks(run: Path, open_page: Open) -> None:
             assert client.get("/report/images/../../config.yaml").status_code == 404
         page.reload()
         expect(page.get_by_role("button", name="Take the mark of prototype 3 away").first).to_be_visible()
-        page.get_by_role("link", name="Ask it about a picture").click()
+        page.get_by_role("link", name="Ask it about an image").click()
         expect(page.locator("#marked-title")).to_have_text("Marked as bad: 1")
         finished(page)
 
 
-def test_a_file_that_is_no_picture_is_said(server: Server, open_page: Open, tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_is_said(server: Server, open_page: Open, tmp_path: Path) -> None:
     page = open_page(server.url + "/#example=1")
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "large.png").write_bytes(bytes(10 * 2**20 + 1))

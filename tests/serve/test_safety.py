@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from .conftest import Server, encoded, picture
+from .conftest import Server, encoded, image
 
 SECRETS = ("config.yaml", "checkpoints/last.safetensors", "metrics.jsonl", "environment.json")
 CLIMBS = (
@@ -25,9 +25,9 @@ CLIMBS = (
     "/static//{}",
     "/static/..%252f{}",
     "/static/%c0%ae%c0%ae/{}",
-    "/api/pictures/../{}",
-    "/api/pictures/example-0/..%2f..%2f{}",
-    "/api/pictures/..%2f/{}",
+    "/api/images/../{}",
+    "/api/images/example-0/..%2f..%2f{}",
+    "/api/images/..%2f/{}",
     "/api/examples/..%2f{}/image.jpg",
     "/api/prototypes/..%2f{}/patch.jpg",
     "/report/../{}",
@@ -131,7 +131,7 @@ def test_headers_of_every_answer(path: str, client: httpx.Client) -> None:
 
 def test_two_hundred_at_once_lose_none(server: Server) -> None:
     """Each is answered: with its own result, or 503 and when to come back; whoever comes back gets there in the end."""
-    files = [encoded(picture(seed), "JPEG", quality=95) for seed in range(20)]
+    files = [encoded(image(seed), "JPEG", quality=95) for seed in range(20)]
     alone = httpx.Client(base_url=server.url, timeout=60)
     expected = [alone.post("/api/explain", content=file).json()["classes"][0]["logit"] for file in files]
 
@@ -156,10 +156,10 @@ def test_two_hundred_at_once_lose_none(server: Server) -> None:
     assert len(found) == 200
     for number, (_, logit) in enumerate(found):
         assert logit == pytest.approx(expected[number % 20], abs=1e-9)
-    assert any(waits for waits, _ in found), "the queue had no end: 200 pictures were held at once"
+    assert any(waits for waits, _ in found), "the queue had no end: 200 images were held at once"
 
 
-def test_only_pictures_may_be_large(server: Server, client: httpx.Client) -> None:
+def test_only_images_may_be_large(server: Server, client: httpx.Client) -> None:
     before = server.memory()
     for content in (b'{"note": "' + bytes(30 * 2**20), (bytes(2**20) for _ in range(30))):
         try:

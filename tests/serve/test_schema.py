@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from dapl.serve.app import bare_app
 
-from .conftest import Server, encoded, picture
+from .conftest import Server, encoded, image
 
 schemathesis = pytest.importorskip("schemathesis")
 
-PICTURES = st.sampled_from([encoded(picture(seed), kind) for seed in range(2) for kind in ("PNG", "JPEG", "WEBP")])
+IMAGES = st.sampled_from([encoded(image(seed), kind) for seed in range(2) for kind in ("PNG", "JPEG", "WEBP")])
 for kind in ("application/octet-stream", "image/jpeg", "image/png", "image/webp"):
-    schemathesis.openapi.media_type(kind, PICTURES)
+    schemathesis.openapi.media_type(kind, IMAGES)
 
 
 schema = schemathesis.openapi.from_dict(bare_app().openapi())

@@ -18,26 +18,26 @@ from PIL import Image
 from dapl.data.images import read_image
 from dapl.serve.requests import MAX_BYTES, Refusal, decode
 
-from .conftest import Server, encoded, picture
+from .conftest import Server, encoded, image
 
 GREY_16 = Image.fromarray(np.linspace(0, 65535, 64 * 48).round().astype(np.uint16).reshape(48, 64))
 EXIF = Image.Exif()
 EXIF[0x0112] = 6
 
 GOOD = {
-    "rgb.png": encoded(picture()),
-    "rgb.jpg": encoded(picture(), "JPEG"),
-    "grey.png": encoded(picture().convert("L")),
-    "palette.gif": encoded(picture(), "GIF"),
-    "clear.png": encoded(Image.merge("RGBA", [*picture().split(), picture(1).convert("L")])),
-    "clear-palette.png": encoded(picture().quantize(8), transparency=3),
-    "cmyk.jpg": encoded(picture().convert("CMYK"), "JPEG"),
+    "rgb.png": encoded(image()),
+    "rgb.jpg": encoded(image(), "JPEG"),
+    "grey.png": encoded(image().convert("L")),
+    "palette.gif": encoded(image(), "GIF"),
+    "clear.png": encoded(Image.merge("RGBA", [*image().split(), image(1).convert("L")])),
+    "clear-palette.png": encoded(image().quantize(8), transparency=3),
+    "cmyk.jpg": encoded(image().convert("CMYK"), "JPEG"),
     "sixteen.png": encoded(GREY_16),
     "sixteen.tif": encoded(GREY_16, "TIFF"),
-    "turned.jpg": encoded(picture(), "JPEG", exif=EXIF),
-    "lossless.webp": encoded(picture(), "WEBP", lossless=True),
-    "a.bmp": encoded(picture(), "BMP"),
-    "a.ppm": encoded(picture(), "PPM"),
+    "turned.jpg": encoded(image(), "JPEG", exif=EXIF),
+    "lossless.webp": encoded(image(), "WEBP", lossless=True),
+    "a.bmp": encoded(image(), "BMP"),
+    "a.ppm": encoded(image(), "PPM"),
 }
 
 
@@ -54,19 +54,19 @@ def zipped(content: bytes) -> bytes:
     return stream.getvalue()
 
 
-def test_what_hides_behind_a_picture_is_left_behind(client: httpx.Client) -> None:
-    """Polyglots are accepted as the pictures that they are; nothing else of them is kept or sent back."""
+def test_what_hides_behind_an_image_is_left_behind(client: httpx.Client) -> None:
+    """Polyglots are accepted as the images that they are; nothing else of them is kept or sent back."""
     hidden = b"<script>alert('hidden in here')</script>"
-    plain = encoded(picture(), "JPEG")
+    plain = encoded(image(), "JPEG")
     expected = client.post("/api/explain", content=plain).json()
     for more in (zipped(hidden), hidden):
         answer = client.post("/api/explain", content=plain + more).json()
         assert answer["classes"][0]["logit"] == expected["classes"][0]["logit"]
-        assert b"hidden" not in client.get(answer["picture"]["image"]).content
-    noted = encoded(picture(), "JPEG", comment=hidden)
+        assert b"hidden" not in client.get(answer["image"]["url"]).content
+    noted = encoded(image(), "JPEG", comment=hidden)
     assert hidden in noted
     answer = client.post("/api/explain", content=noted).json()
-    assert b"hidden" not in client.get(answer["picture"]["image"]).content
+    assert b"hidden" not in client.get(answer["image"]["url"]).content
 
 
 def png_of(width: int, height: int, pixels: bytes) -> bytes:
@@ -90,22 +90,22 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><script>ale
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
 BAD = {
     "empty": (b"", 422, "The file is empty"),
-    "text": (b"not a picture" * 40, 415, "not a picture"),
-    "svg": (SVG, 415, "not a picture"),
-    "html": (b"<!doctype html><script>alert(1)</script>", 415, "not a picture"),
-    "zip": (zipped(b"x" * 900), 415, "not a picture"),
-    "zip before a picture": (zipped(b"x") + encoded(picture()), 415, "not a picture"),
-    "eps": (EPS, 415, "not a picture"),
-    "ico": (encoded(picture(), "ICO"), 415, "not a picture"),
-    "pdf": (encoded(picture(), "PDF"), 415, "not a picture"),
-    "truncated jpeg": (encoded(picture(0, (400, 300)), "JPEG")[:-4000], 422, "corrupt or truncated"),
-    "truncated png": (encoded(picture(0, (400, 300)))[:-4000], 422, "corrupt or truncated"),
-    "header only": (encoded(picture())[:40], 415, "not a picture"),
+    "text": (b"not an image" * 40, 415, "not an image"),
+    "svg": (SVG, 415, "not an image"),
+    "html": (b"<!doctype html><script>alert(1)</script>", 415, "not an image"),
+    "zip": (zipped(b"x" * 900), 415, "not an image"),
+    "zip before an image": (zipped(b"x") + encoded(image()), 415, "not an image"),
+    "eps": (EPS, 415, "not an image"),
+    "ico": (encoded(image(), "ICO"), 415, "not an image"),
+    "pdf": (encoded(image(), "PDF"), 415, "not an image"),
+    "truncated jpeg": (encoded(image(0, (400, 300)), "JPEG")[:-4000], 422, "corrupt or truncated"),
+    "truncated png": (encoded(image(0, (400, 300)))[:-4000], 422, "corrupt or truncated"),
+    "header only": (encoded(image())[:40], 415, "not an image"),
     "32 bits": (encoded(Image.fromarray(np.full((9, 9), 0.5, np.float32)), "TIFF"), 422, "32 bits"),
     "50.1 megapixels": (bomb(7080), 413, "more than 50 megapixels"),
     "bomb": (png_of(30_000, 30_000, zlib.compress(bytes(1000))), 413, "more than 50 megapixels"),
     "a million a side": (png_of(1_000_000, 1_000_000, zlib.compress(bytes(1000))), 413, "more than 50 megapixels"),
-    "too large": (encoded(picture()) + bytes(MAX_BYTES), 413, "larger than 10 MB"),
+    "too large": (encoded(image()) + bytes(MAX_BYTES), 413, "larger than 10 MB"),
 }
 
 
@@ -129,17 +129,17 @@ def test_a_body_without_length_is_counted_as_it_comes(client: httpx.Client) -> N
     response = client.post("/api/explain", content=endless(bytes(2**18), 60))  # 15 MB, chunked
     assert "content-length" not in response.request.headers
     assert response.status_code == 413
-    good = client.post("/api/explain", content=endless(encoded(picture()), 1))
+    good = client.post("/api/explain", content=endless(encoded(image()), 1))
     assert good.status_code == 200
 
 
 def test_a_file_of_ten_megabytes_is_read(client: httpx.Client) -> None:
-    whole = encoded(picture(), "JPEG")
+    whole = encoded(image(), "JPEG")
     assert client.post("/api/explain", content=whole + bytes(MAX_BYTES - len(whole))).status_code == 200
 
 
-def test_a_form_is_not_a_picture(client: httpx.Client) -> None:
-    response = client.post("/api/explain", files={"file": ("a.png", encoded(picture()), "image/png")})
+def test_a_form_is_not_an_image(client: httpx.Client) -> None:
+    response = client.post("/api/explain", files={"file": ("a.png", encoded(image()), "image/png")})
     assert response.status_code == 415
 
 
@@ -156,7 +156,7 @@ def test_memory_comes_back(server: Server, client: httpx.Client) -> None:
         for content in (heavy, *bad, heavy[:-3000]):
             client.post("/api/explain", content=content)
     assert server.memory() < before + 60
-    assert client.post("/api/explain", content=encoded(picture())).status_code == 200
+    assert client.post("/api/explain", content=encoded(image())).status_code == 200
 
 
 def test_refusals_of_the_decoder_need_no_server() -> None:

@@ -182,6 +182,7 @@ def add_report(commands: Any) -> None:
     report.add_argument(
         "--images", type=int, default=3, metavar="N", help="images of its class that each prototype is shown on (3)"
     )
+    report.add_argument("--pictures", dest="images", type=int, help=argparse.SUPPRESS)  # its former name
 
 
 def _report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:

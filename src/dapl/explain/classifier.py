@@ -34,7 +34,7 @@ ImageLike: TypeAlias = "str | Path | Image.Image | np.ndarray | Tensor"
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of a picture."""
+    """What a model says of an image."""
 
     class_name: str
     class_index: int
@@ -76,7 +76,7 @@ class Classifier:
         )
 
     def pixels(self, image: ImageLike) -> Tensor:
-        """The picture as the model sees it: uint8 3×S×S."""
+        """The image as the model sees it: uint8 3×S×S."""
         return self._fitted(_sample(image)).image.as_subclass(Tensor)
 
     @torch.no_grad()
@@ -96,11 +96,11 @@ class Classifier:
         switched_off: Collection[int] = (),
         parts: Sequence[str] = (),
     ) -> LocalExplanation:
-        """Why the picture got its label: the predicted class, and beside it the runner-up or the class ``against``.
+        """Why the image got its label: the predicted class, and beside it the runner-up or the class ``against``.
 
         Args:
-            image: a picture, or a `Sample` of annotated data: ``parts`` are the names of its parts, which are then
-                named, and background flagged, by where they are in this picture.
+            image: an image, or a `Sample` of annotated data: ``parts`` are the names of its parts, which are then
+                named, and background flagged, by where they are in this image.
             top: prototypes listed a class.
             switched_off: prototypes that are taken out of the sum.
         """
@@ -118,7 +118,7 @@ class Classifier:
         return localise(found, sample.name, self.about, self.patches, with_parts=facts.parts is None)
 
     def sample(self, name: str) -> tuple[Sample, Sequence[str]] | None:
-        """A picture of the run's data with its annotations, by its name, and the names of its parts."""
+        """An image of the run's data with its annotations, by its name, and the names of its parts."""
         if self.data is None:
             return None
         splits = build_splits(self.data)
@@ -145,21 +145,21 @@ def _sample(image: ImageLike) -> Sample:
     if isinstance(image, (str, Path)):
         return Sample(read_image(image), -1, Path(image).name)
     if isinstance(image, Image.Image):
-        name = Path(str(getattr(image, "filename", "") or "picture")).name
+        name = Path(str(getattr(image, "filename", "") or "image")).name
         return Sample(rgb_of(upright(image), name), -1, name)
     if isinstance(image, np.ndarray):
         image = torch.from_numpy(np.ascontiguousarray(image))
         image = image.expand(3, -1, -1) if image.ndim == 2 else image.permute(2, 0, 1) if image.ndim == 3 else image
-        return Sample(tv_tensors.Image(_in_bytes(image, "an array is H×W×3 or H×W")), -1, "picture")
+        return Sample(tv_tensors.Image(_in_bytes(image, "an array is H×W×3 or H×W")), -1, "image")
     if isinstance(image, Tensor):
-        return Sample(tv_tensors.Image(_in_bytes(image.detach().cpu(), "a tensor is 3×H×W")), -1, "picture")
-    raise DaplError(f"a picture is a path, a PIL image, an array or a tensor, not a {type(image).__name__}.")
+        return Sample(tv_tensors.Image(_in_bytes(image.detach().cpu(), "a tensor is 3×H×W")), -1, "image")
+    raise DaplError(f"an image is a path, a PIL image, an array or a tensor, not a {type(image).__name__}.")
 
 
 def _in_bytes(image: Tensor, shape: str) -> Tensor:
     """uint8 3×H×W from uint8, or from floats between 0 and 1."""
     if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
-        raise DaplError(f"the picture has the shape {tuple(image.shape)}; {shape}.")
+        raise DaplError(f"the image has the shape {tuple(image.shape)}; {shape}.")
     image = image.as_subclass(Tensor)
     if image.dtype == torch.uint8:
         return image.contiguous()

@@ -1,4 +1,4 @@
-"""Pictures for pages and figures: maps as transparent overlays, photographs as JPEG, both as data URIs.
+"""Images for pages and figures: maps as transparent overlays, photographs as JPEG, both as data URIs.
 
 A sheet of samples, with or without what is annotated on them.
 """
@@ -29,7 +29,7 @@ HEAT: tuple[Stop, ...] = (
     (0.88, 255, 130, 10, 0.38),
     (1.0, 255, 230, 80, 0.6),
 )
-"""Where a prototype is active: a dark veil elsewhere, so that it shows on a picture of any colour."""
+"""Where a prototype is active: a dark veil elsewhere, so that it shows on an image of any colour."""
 ATTENTION: tuple[Stop, ...] = (
     (0.0, 8, 12, 40, 0.6),
     (0.25, 15, 60, 140, 0.5),
@@ -38,13 +38,13 @@ ATTENTION: tuple[Stop, ...] = (
 )
 """From where attention took its values."""
 _OVERLAY_SIDE = 75
-"""Overlays are smooth: a third of the resolution of a picture is enough for them, at a ninth of the bytes."""
+"""Overlays are smooth: a third of the resolution of an image is enough for them, at a ninth of the bytes."""
 
 
 def jpeg_uri(image: Tensor, quality: int = 88) -> str:
     """uint8 3×h×w as a JPEG."""
     stream = io.BytesIO()
-    picture_of(image).save(stream, "JPEG", quality=quality)
+    to_pil(image).save(stream, "JPEG", quality=quality)
     return data_uri(stream.getvalue(), "jpeg")
 
 
@@ -52,11 +52,11 @@ def overlay_uri(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> str:
     """A map h×w as a PNG that is transparent where the map is low; scaled to its own range."""
     step = -(-values.shape[-1] // _OVERLAY_SIDE)
     levels = levels_of(values[step // 2 :: step, step // 2 :: step])
-    picture = Image.fromarray(levels, mode="P")
+    image = Image.fromarray(levels, mode="P")
     colours = palette(stops)
-    picture.putpalette(colours[:, :3].tobytes())
+    image.putpalette(colours[:, :3].tobytes())
     stream = io.BytesIO()
-    picture.save(stream, "PNG", compress_level=1, transparency=colours[:, 3].tobytes())
+    image.save(stream, "PNG", compress_level=1, transparency=colours[:, 3].tobytes())
     return data_uri(stream.getvalue(), "png")
 
 
@@ -65,15 +65,15 @@ def data_uri(content: bytes, kind: str) -> str:
 
 
 def blended(image: Tensor, values: Tensor, stops: tuple[Stop, ...] = HEAT) -> Image.Image:
-    """The picture (uint8 3×S×S) under the overlay of a map of any size."""
-    under = picture_of(image)
+    """The image (uint8 3×S×S) under the overlay of a map of any size."""
+    under = to_pil(image)
     colours = palette(stops)
     levels = Image.fromarray(levels_of(values)).resize(under.size, Image.Resampling.BICUBIC)
     layer = Image.fromarray(colours[np.asarray(levels)])
     return Image.alpha_composite(under.convert("RGBA"), layer).convert("RGB")
 
 
-def picture_of(image: Tensor) -> Image.Image:
+def to_pil(image: Tensor) -> Image.Image:
     """uint8 3×h×w."""
     return Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
 
@@ -109,8 +109,8 @@ def contact_sheet(samples: Sequence[Sample], columns: int, tile: int = 128, anno
     sheet = Image.new("RGB", (columns * tile, rows * tile), "white")
     for number, sample in enumerate(samples):
         fitted = fit(sample, tile)
-        picture = draw_annotations(fitted) if annotations else Image.fromarray(_pixels(fitted))
-        sheet.paste(picture, (number % columns * tile, number // columns * tile))
+        image = draw_annotations(fitted) if annotations else Image.fromarray(_pixels(fitted))
+        sheet.paste(image, (number % columns * tile, number // columns * tile))
     return sheet
 
 
@@ -121,19 +121,19 @@ def draw_annotations(sample: Sample, strength: float = 0.6) -> Image.Image:
     if masks is not None:
         for part, mask in enumerate(masks.reshape(-1, *pixels.shape[:2]).numpy().astype(bool)):
             pixels[mask] = pixels[mask] * (1 - strength) + np.array(part_colour(part)) * strength
-    picture = Image.fromarray(pixels.round().astype(np.uint8))
-    draw = ImageDraw.Draw(picture)
+    image = Image.fromarray(pixels.round().astype(np.uint8))
+    draw = ImageDraw.Draw(image)
     if sample.box is not None:
         draw.rectangle(torch.as_tensor(sample.box)[0].tolist(), outline=(255, 255, 255))
     if sample.keypoints is not None and sample.visible is not None:
         for part, (x, y) in enumerate(torch.as_tensor(sample.keypoints).tolist()):
             if sample.visible[part]:
                 draw.ellipse((x - 2, y - 2, x + 2, y + 2), fill=part_colour(part), outline="white")
-    return picture
+    return image
 
 
 def part_colour(part: int) -> tuple[int, int, int]:
-    """The colour of a part, the same in every picture; twenty of them before they repeat."""
+    """The colour of a part, the same in every image; twenty of them before they repeat."""
     red, green, blue, _ = colormaps["tab20"](part % 20)
     return round(red * 255), round(green * 255), round(blue * 255)
 

@@ -1,4 +1,4 @@
-"""Why a picture got its label: which prototypes spoke for a class, how much, and where they looked.
+"""Why an image got its label: which prototypes spoke for a class, how much, and where they looked.
 
 Pure: a model and pixels in, plain data out. Every system of the zoo gives logit_c = Σ_j score_j · weight[j, c], so that
 the contribution of prototype j to class c is score_j · weight[j, c], and contributions add up to the logit.
@@ -37,7 +37,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Seen:
-    """One model pass over B pictures, enough for any number of explanations of them."""
+    """One model pass over B images, enough for any number of explanations of them."""
 
     images: Tensor
     """uint8 B×3×S×S."""
@@ -57,7 +57,7 @@ class Evidence:
     """Whether the explained class is one of them."""
     head: int
     score: float
-    """Similarity to the nearest patch of the picture."""
+    """Similarity to the nearest patch of the image."""
     weight: float
     """What one unit of similarity is worth for this class."""
     contribution: float
@@ -70,19 +70,19 @@ class Evidence:
     map: Tensor
     """H×W: similarity at every location."""
     heat: Tensor
-    """S×S: the same on the picture, as the system itself shows its maps."""
+    """S×S: the same on the image, as the system itself shows its maps."""
     attention: Tensor | None
     """H×W, sums to 1: from where that patch took its values; None for systems without attention."""
     part: str | None
     part_from: str | None
-    """``picture``: its region lies on this part here; ``prototype``: it mostly does; None without a part."""
+    """``image``: its region lies on this part here; ``prototype``: it mostly does; None without a part."""
     foreground: float | None
-    """Share of its region that lies on the object in this picture; None where the object is not known."""
+    """Share of its region that lies on the object in this image; None where the object is not known."""
     record: PrototypeRecord | None
 
     @property
     def background(self) -> bool:
-        """Whether it looks beside the object: in this picture, or in the patch that it is, or mostly."""
+        """Whether it looks beside the object: in this image, or in the patch that it is, or mostly."""
         shares = [self.foreground]
         if self.record is not None:
             shares += [self.record.foreground_share, self.record.region_foreground]
@@ -117,7 +117,7 @@ class ClassEvidence:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Of one picture."""
+    """Of one image."""
 
     image: Tensor
     """uint8 3×S×S, as the model sees it."""
@@ -179,7 +179,7 @@ def explain(
     switched_off: Collection[int] = (),
     facts: ImageFacts | None = None,
 ) -> Explanation:
-    """One picture, uint8 3×S×S: one model pass. As `explanations` otherwise."""
+    """One image, uint8 3×S×S: one model pass. As `explanations` otherwise."""
     seen = see(model, image.unsqueeze(0))
     chosen = None if classes is None else [classes]
     return explanations(model, seen, known, classes=chosen, top=top, switched_off=switched_off, facts=[facts])[0]
@@ -196,13 +196,13 @@ def explanations(
     switched_off: Collection[int] = (),
     facts: Sequence[ImageFacts | None] | None = None,
 ) -> list[Explanation]:
-    """Of each picture that was seen, without another pass.
+    """Of each image that was seen, without another pass.
 
     Args:
-        classes: for each picture the classes to explain; None: the predicted one and the runner-up.
+        classes: for each image the classes to explain; None: the predicted one and the runner-up.
         top: prototypes listed a class.
         switched_off: prototypes that are taken out of the sum, a counterfactual; the model is left as it is.
-        facts: what is annotated on each picture, where that is known.
+        facts: what is annotated on each image, where that is known.
     """
     if top < 1:
         raise DaplError(f"top is {top}; at least one prototype must be listed.")
@@ -226,7 +226,7 @@ def explanations(
 
 
 def on_pixels(model: PrototypeModel, maps: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Maps M×H×W as the system itself shows them on a picture, M×S×S, and their regions, bool M×S×S; on the CPU."""
+    """Maps M×H×W as the system itself shows them on an image, M×S×S, and their regions, bool M×S×S; on the CPU."""
     if type(model).to_pixels is PrototypeModel.to_pixels:  # bicubic, which two matrix products do ten times as fast
         return upsample(maps.cpu(), side), activation_regions(maps.cpu(), side, PERCENTILE)
     heat = model.to_pixels(maps, (side, side)).cpu()
@@ -252,7 +252,7 @@ def _strongest(contributions: Tensor, weights: Tensor, top: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Look:
-    """Where one prototype looks in one picture, whatever the class: fields of `Evidence`."""
+    """Where one prototype looks in one image, whatever the class: fields of `Evidence`."""
 
     head: int
     class_of: tuple[str, ...]
@@ -275,7 +275,7 @@ def _look(
     known: Known,
     facts: Sequence[ImageFacts | None] | None,
 ) -> dict[int, _Look]:
-    """All listed prototypes at once on picture ``row``."""
+    """All listed prototypes at once on image ``row``."""
     if not listed:
         return {}
     prototypes, side = model.prototypes, int(seen.images.shape[-1])
@@ -303,7 +303,7 @@ def _look(
             heat=heat[m],
             attention=None if attention is None else attention[0, m].cpu(),
             part=parts[m] or usual,
-            part_from="picture" if parts[m] else "prototype" if usual else None,
+            part_from="image" if parts[m] else "prototype" if usual else None,
             foreground=shares[m],
             record=known.records[j] if known.records else None,
         )

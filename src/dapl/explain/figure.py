@@ -1,4 +1,4 @@
-"""The explanation of one picture as a figure for print: the classes side by side, one row a prototype."""
+"""The explanation of one image as a figure for print: the classes side by side, one row a prototype."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from dapl.explain.draw import ATTENTION, blended, percentage, picture_of, signed
+from dapl.explain.draw import ATTENTION, blended, percentage, signed, to_pil
 from dapl.explain.evidence import ClassEvidence, Evidence
 from dapl.explain.local import LocalExplanation
 from dapl.explain.patches import Box
@@ -34,7 +34,7 @@ def draw_figure(explanation: LocalExplanation) -> Image.Image:
 
 
 class _Canvas:
-    """A white picture drawn on in units of the layout."""
+    """A white image drawn on in units of the layout."""
 
     def __init__(self, width: int, height: int) -> None:
         self.image = Image.new("RGB", (width * SCALE, height * SCALE), "white")
@@ -62,11 +62,11 @@ class _Canvas:
             corners = (x * SCALE - reach, y * SCALE - reach, x * SCALE + reach, y * SCALE + reach)
             self.draw.ellipse(corners, outline=ink, width=width)
 
-    def tile(self, x: float, y: float, picture: Image.Image, box: Box | None = None, side: int = _TILE) -> None:
-        """``box`` in pixels of the picture."""
-        shown = picture.resize((side * SCALE, side * SCALE), Image.Resampling.LANCZOS)
+    def tile(self, x: float, y: float, image: Image.Image, box: Box | None = None, side: int = _TILE) -> None:
+        """``box`` in pixels of the image."""
+        shown = image.resize((side * SCALE, side * SCALE), Image.Resampling.LANCZOS)
         if box is not None:
-            by, marks = (side * SCALE / picture.width, side * SCALE / picture.height), ImageDraw.Draw(shown)
+            by, marks = (side * SCALE / image.width, side * SCALE / image.height), ImageDraw.Draw(shown)
             left, top, right, bottom = (round(edge * by[n % 2]) for n, edge in enumerate(box))
             marks.rectangle((left, top, right - 1, bottom - 1), outline="#00000090", width=3 * SCALE)
             marks.rectangle((left + 1, top + 1, right - 2, bottom - 2), outline=_BOX, width=SCALE + 1)
@@ -87,7 +87,7 @@ def _with_attention(explanation: LocalExplanation) -> bool:
 
 def _draw_head(canvas: _Canvas, explanation: LocalExplanation, width: int) -> None:
     side = _HEAD - 30
-    canvas.tile(_MARGIN, _MARGIN, picture_of(explanation.image), side=side)
+    canvas.tile(_MARGIN, _MARGIN, to_pil(explanation.image), side=side)
     x, room = _MARGIN + side + 18, width - 2 * _MARGIN - side - 18
     canvas.text(x, _MARGIN, explanation.predicted_name, 20, bold=True, room=room)
     canvas.text(x, _MARGIN + 28, " · ".join(filter(None, (explanation.name, explanation.about))), 11, _QUIET, room=room)
@@ -137,10 +137,10 @@ def _draw_row(
     patch = None if row.record is None else explanation.patches.patch(row.record)
     x = left + (tiles - 1) * (_TILE + _GAP)
     if patch is None:
-        canvas.text(x + 24, top + _TILE / 2 - 6, "no picture", 11, _QUIET)
+        canvas.text(x + 24, top + _TILE / 2 - 6, "no image", 11, _QUIET)
     else:
         near = patch.close_up()
-        canvas.tile(x, top, picture_of(near.image), near.box)
+        canvas.tile(x, top, to_pil(near.image), near.box)
     x, ink = left + tiles * (_TILE + _GAP), _FOR if row.contribution >= 0 else _AGAINST
     end = canvas.text(x, top + 8, f"{signed(row.score)} × {signed(row.weight)} = ", 12)
     canvas.text(end, top + 7, signed(row.contribution), 13, ink, bold=True)

@@ -1,6 +1,6 @@
-"""The explanation of one picture as an HTML page that needs nothing beside itself.
+"""The explanation of one image as an HTML page that needs nothing beside itself.
 
-One picture explained, as an object that saves itself: HTML to look at, PNG to print, JSON to compute with.
+One image explained, as an object that saves itself: HTML to look at, PNG to print, JSON to compute with.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def render(explanation: LocalExplanation) -> str:
         probability=float(explanation.probabilities.max()),
         bars=[(explanation.class_names[c], float(explanation.probabilities[c])) for c in best],
         size=int(explanation.image.shape[-1]),
-        picture=Markup(jpeg_uri(explanation.image, quality=92)),
+        image=Markup(jpeg_uri(explanation.image, quality=92)),
         classes=classes,
         strongest=strongest or 1.0,
         with_heads=explanation.heads > 1,
@@ -78,7 +78,7 @@ def _class_view(
 
 
 def _looks(row: Evidence, explanation: LocalExplanation) -> dict[str, Any]:
-    """Addresses of pictures are made of letters that need no escaping, and long."""
+    """Addresses of images are made of letters that need no escaping, and long."""
     height, width = row.map.shape
     size = explanation.image.shape[-1]
     place = ((row.location[1] + 0.5) * size / width, (row.location[0] + 0.5) * size / height)
@@ -92,7 +92,7 @@ def _looks(row: Evidence, explanation: LocalExplanation) -> dict[str, Any]:
         "patch": None
         if near is None
         else {
-            "picture": Markup(jpeg_uri(near.image)),
+            "image": Markup(jpeg_uri(near.image)),
             "width": near.image.shape[-1],
             "height": near.image.shape[-2],
             "box": None if near.box is None else _rectangle(near.box),
@@ -111,9 +111,9 @@ JSON_FORMAT, JSON_VERSION = "dapl-explanation", 1
 
 @dataclass(frozen=True)
 class LocalExplanation(Explanation):
-    """An `Explanation` that knows the picture's name and where the prototypes' training patches are."""
+    """An `Explanation` that knows the image's name and where the prototypes' training patches are."""
 
-    name: str = "picture"
+    name: str = "image"
     about: str = ""
     """The model in a few words."""
     patches: PatchSource = field(default_factory=NoPatches)
@@ -151,7 +151,7 @@ class LocalExplanation(Explanation):
         return {
             "format": JSON_FORMAT,
             "version": JSON_VERSION,
-            "picture": self.name,
+            "image": self.name,
             "model": self.about,
             "image_size": self.image.shape[-1],
             "predicted": self.predicted_name,
@@ -171,7 +171,7 @@ class LocalExplanation(Explanation):
 def localise(
     explanation: Explanation, name: str, about: str, patches: PatchSource, with_parts: bool
 ) -> LocalExplanation:
-    """``with_parts``: name the part that a prototype's own patch shows, where the picture itself names none."""
+    """``with_parts``: name the part that a prototype's own patch shows, where the image itself names none."""
     values = {field.name: getattr(explanation, field.name) for field in fields(Explanation)}
     if with_parts:
         values["classes"] = [
@@ -226,7 +226,7 @@ def _row_json(row: Evidence) -> dict[str, Any]:
         "source": None
         if record is None or record.image is None
         else {
-            "picture": record.image,
+            "image": record.image,
             "box": record.box,
             "location": record.location,
             "foreground_share": record.foreground_share,

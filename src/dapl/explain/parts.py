@@ -1,4 +1,4 @@
-"""What is annotated on a picture, and which part a region lies on."""
+"""What is annotated on an image, and which part a region lies on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAU = 0.2
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What is known of one picture of S×S pixels, as the model sees it; K parts."""
+    """What is known of one image of S×S pixels, as the model sees it; K parts."""
 
     mask: Tensor | None = None
     """bool S×S, the object."""
@@ -49,7 +49,7 @@ def facts_of(sample: Sample, names: Sequence[str]) -> ImageFacts:
 def nearest_part(
     annotations: Annotations, place: tuple[float, float], reach: float, names: Sequence[str]
 ) -> str | None:
-    """The part of a single picture that is nearest to ``place`` (x, y), at most ``reach`` pixels to a side away.
+    """The part of a single image that is nearest to ``place`` (x, y), at most ``reach`` pixels to a side away.
 
     A part is where its keypoint is, or the middle of its mask where there are no keypoints.
     """

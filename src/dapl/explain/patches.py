@@ -1,4 +1,4 @@
-"""The training patch that a prototype is, and where it is had from: an export has its own pictures, a run its data."""
+"""The training patch that a prototype is, and where it is had from: an export has its own images, a run its data."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from dapl.runs.records import PrototypeRecord
 
 Box = tuple[int, int, int, int]
 _REGION_SIDE = 0.05**0.5
-"""Side of a square that holds the pixels above the 95th percentile, as a share of the picture's."""
+"""Side of a square that holds the pixels above the 95th percentile, as a share of the image's."""
 _REMEMBERED = 256
-"""Training pictures kept in memory: 40 MB of them at 224 pixels."""
+"""Training images kept in memory: 40 MB of them at 224 pixels."""
 _CONTEXT, _LEAST = 1.6, 0.45
-"""What a close-up shows: this factor of the longer side of the box, and at least this share of the picture."""
+"""What a close-up shows: this factor of the longer side of the box, and at least this share of the image."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """The picture that a prototype was projected on."""
+    """The image that a prototype was projected on."""
 
     image: Tensor
-    """uint8 3×h×w: the whole picture as the model sees it, or the patch alone."""
+    """uint8 3×h×w: the whole image as the model sees it, or the patch alone."""
     box: Box | None
-    """Left, top, right, bottom of the prototype's region in it; None where the picture is the patch."""
+    """Left, top, right, bottom of the prototype's region in it; None where the image is the patch."""
     whole: bool = False
-    """Whether the picture is all that the model saw, so that a close-up shows more."""
+    """Whether the image is all that the model saw, so that a close-up shows more."""
 
     def close_up(self) -> Patch:
         """A square around the box with some of what is beside it, and the box in that."""
@@ -70,14 +70,14 @@ class PatchSource(Protocol):
     """Why patches could not be had, for a person to read; None as long as nothing went wrong."""
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
-        """None for a prototype that was not projected, or whose picture is not at hand."""
+        """None for a prototype that was not projected, or whose image is not at hand."""
 
     def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
         """The annotated part that the patch shows; None where none is known. ``grid``: H and W of the feature grid."""
 
 
 class NoPatches:
-    """For a model whose training pictures are not at hand."""
+    """For a model whose training images are not at hand."""
 
     problem: str | None = None
 
@@ -89,7 +89,7 @@ class NoPatches:
 
 
 class RunPatches:
-    """From the training pictures of a run: those decoded already where the cache has them, else from their files.
+    """From the training images of a run: those decoded already where the cache has them, else from their files.
 
     The data set is opened when the first patch is asked for. Where it is not at hand any more there are no patches, and
     ``problem`` says why: an explanation does without.
@@ -118,7 +118,7 @@ class RunPatches:
         return nearest_part(source[1], (x, y), _REGION_SIDE * size / 2, self._dataset.parts)
 
     def _source(self, record: PrototypeRecord) -> tuple[Tensor, Annotations] | None:
-        """Picture and annotations; the last ones are remembered, for both are asked for and prototypes come again."""
+        """Image and annotations; the last ones are remembered, for both are asked for and prototypes come again."""
         if record.image is None or self._dataset is None or record.image not in self._rows:
             return None
         row = self._rows[record.image]
@@ -142,11 +142,11 @@ class RunPatches:
 
     @cached_property
     def _dataset(self) -> Dataset | None:
-        """All pictures that training and validation were taken from."""
+        """All images that training and validation were taken from."""
         try:
             return base_rows(build_splits(self.config.data).train)[0]
         except DaplError as error:
-            self.problem = f"without the training pictures of the prototypes: {error}"
+            self.problem = f"without the training images of the prototypes: {error}"
             return None
 
     @cached_property
@@ -164,7 +164,7 @@ class RunPatches:
 
     @cached_property
     def _pixels(self) -> Pixels | None:
-        """Only what is there: to decode all pictures for the sake of a few would take longer than those few."""
+        """Only what is there: to decode all images for the sake of a few would take longer than those few."""
         assert self._dataset is not None
         folder, key = self._key
         needed = ["images", "masks"] if self._dataset.has_masks else ["images"]

@@ -24,7 +24,7 @@ _GREEN, _RED, _GREY = (60, 220, 90), (235, 60, 60), (150, 150, 150)
 
 
 def prototype_sheet(loaded: LoadedRun, run_data: RunData, classes: int = 20, tile: int = 112) -> Image.Image:
-    """One row a class, one tile a prototype: its source picture, bright where the prototype is active.
+    """One row a class, one tile a prototype: its source image, bright where the prototype is active.
 
     Outline green: grounded; red: no patch had enough foreground; grey: removed. Only the first ``classes``.
     """
@@ -59,7 +59,7 @@ def _caption(record: PrototypeRecord) -> str:
 def render_sources(
     loaded: LoadedRun, run_data: RunData, records: Sequence[PrototypeRecord], tile: int
 ) -> dict[int, Image.Image]:
-    """A tile for each prototype, by index. One backbone pass a *picture*, however many prototypes came from it."""
+    """A tile for each prototype, by index. One backbone pass per *image*, however many prototypes came from it."""
     dataset = run_data.dataset("train")
     position = {name: index for index, name in enumerate(dataset.names)}
     by_image: dict[int, list[PrototypeRecord]] = {}
@@ -96,7 +96,7 @@ def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, tile: int)
 
 
 def spotlight(image: Tensor, region: Tensor, dimmed: float = 0.5) -> Image.Image:
-    """The picture as it is inside the region, darker outside."""
+    """The image as it is inside the region, darker outside."""
     light = torch.where(region, 1.0, dimmed)
     return Image.fromarray((image * light).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 

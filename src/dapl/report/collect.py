@@ -35,13 +35,13 @@ from dapl.report.facts import (
     rounded,
     training_facts,
 )
-from dapl.report.glances import glance_over, heat_sheet, photo_sheet, source_rows, spread_pictures, tile_side
+from dapl.report.glances import glance_over, heat_sheet, photo_sheet, source_rows, spread_images, tile_side
 from dapl.report.split_looks import kept_looks
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run
 
-PICTURES = 3
-"""Pictures of a class that each of its prototypes is shown on."""
+IMAGES = 3
+"""Images of a class that each of its prototypes is shown on."""
 _CONFUSIONS = 15
 
 
@@ -58,17 +58,17 @@ class Report:
 def collect(
     folder: Path | str,
     config: Config | None = None,
-    pictures: int = PICTURES,
+    images: int = IMAGES,
     splits: Splits | None = None,
     quiet: bool = False,
 ) -> Report:
     """Of a run's best model; `dapl evaluate` is run first where its numbers are not there.
 
-    ``config`` replaces the run's own where only data, caches or runtime differ; ``pictures``: of a class that each
+    ``config`` replaces the run's own where only data, caches or runtime differ; ``images``: of a class that each
     prototype is shown on; ``splits``: the data of a run that was trained on data handed over in Python.
     """
-    if pictures < 1:
-        raise DaplError(f"pictures: is {pictures}; each prototype must be shown on one picture or more.")
+    if images < 1:
+        raise DaplError(f"images: is {images}; each prototype must be shown on one image or more.")
     run = Run.open(Path(folder))
     config = _one_process(config or run.config())
     hand_over(config.data, splits)
@@ -80,7 +80,7 @@ def collect(
     _check_classes(loaded, run_data, split)
     loaded.model.to(run_data.fabric.device)
     run_data.shared_backbone = digest(loaded.model.backbone)
-    return _Collecting(loaded, run_data, split, _protocol(evaluation), evaluation, pictures, reporter).report()
+    return _Collecting(loaded, run_data, split, _protocol(evaluation), evaluation, images, reporter).report()
 
 
 class _Collecting:
@@ -140,9 +140,9 @@ class _Collecting:
         for label, shown in enumerate(classes):
             made = wall(label, material)
             entries += made.entries
-            tests = [material.pictures[index] for index in material.chosen[label]]
+            tests = [material.images[index] for index in material.chosen[label]]
             shown["tests"] = [
-                {"picture": name_of(seen.name), "predicted": seen.predicted, "probability": rounded(seen.probability)}
+                {"image": name_of(seen.name), "predicted": seen.predicted, "probability": rounded(seen.probability)}
                 for seen in tests
             ]
             for kind, tiles, make in (("photos.jpg", made.photos, photo_sheet), ("heat.png", made.heats, heat_sheet)):
@@ -157,8 +157,8 @@ class _Collecting:
         side = min(tile_side(len(model.prototypes)), run_data.config.data.image_size // 16 * 16)
         own = members(model)
         dataset = run_data.dataset(self.split)
-        chosen = spread_pictures(dataset.labels, len(own), self.shown_on)
-        on_pictures = {index: own[label] for label, rows in enumerate(chosen) for index in rows}
+        chosen = spread_images(dataset.labels, len(own), self.shown_on)
+        on_images = {index: own[label] for label, rows in enumerate(chosen) for index in rows}
         sources = source_rows(records, run_data.dataset("train").names)
         return Material(
             model=model,
@@ -166,7 +166,7 @@ class _Collecting:
             looks=self.looks,
             parts=dataset.parts,
             chosen=chosen,
-            pictures=glance_over(model, run_data, self.split, on_pictures, self.protocol, side, self.reporter),
+            images=glance_over(model, run_data, self.split, on_images, self.protocol, side, self.reporter),
             sources=glance_over(model, run_data, "train", sources, self.protocol, side, self.reporter),
             source_of={j: index for index, prototypes in sources.items() for j in prototypes},
         )
@@ -174,12 +174,12 @@ class _Collecting:
     def _classes(self) -> list[dict[str, Any]]:
         measured = class_numbers(self.loaded.run)
         right = self.looks.confusion.diagonal()
-        pictures = self.looks.confusion.sum(1)
+        images = self.looks.confusion.sum(1)
         return [
             {
                 "name": name,
-                "pictures": int(pictures[label]),
-                "accuracy": rounded(float(right[label] / pictures[label])),
+                "images": int(images[label]),
+                "accuracy": rounded(float(right[label] / images[label])),
                 "coverage": rounded(measured.get(name, {}).get("coverage")),
                 "diversity": rounded(measured.get(name, {}).get("diversity")),
                 "tests": [],
@@ -217,7 +217,7 @@ class _Collecting:
 
     def _protocol_line(self) -> str:
         used, protocol = self.evaluation["protocol"], self.protocol
-        line = f"{used.get('data', '')}, {self.split}: {used.get('pictures', 0):,} pictures"
+        line = f"{used.get('data', '')}, {self.split}: {used['images']:,} images"
         if len(self.model.prototypes):
             line += f"; regions above percentile {protocol.percentile:g}, τ {protocol.tau:g}"
             line += f", parts {used['part_mode']}" if used.get("part_mode") else ""
@@ -227,7 +227,7 @@ class _Collecting:
 
 def _notes(entries: list[dict[str, Any]]) -> list[str]:
     lost = {entry["prototype"] for entry in entries if entry["source"] and entry["source"]["tile"] is None}
-    return [f"The training pictures of {len(lost)} prototypes are not at hand."] if lost else []
+    return [f"The training images of {len(lost)} prototypes are not at hand."] if lost else []
 
 
 def _table(values: Tensor) -> list[list[float | None]]:
@@ -246,7 +246,7 @@ def _evaluate(run: Run, config: Config, splits: Splits | None, quiet: bool) -> d
 
 
 def _protocol(evaluation: dict[str, Any]) -> EvaluationProtocol:
-    """The one of the numbers, so that pictures and matrices agree with them; always over pictures."""
+    """The one of the numbers, so that images and matrices agree with them; always over images."""
     used = evaluation["protocol"]
     known = {f.name: used[f.name] for f in fields(EvaluationProtocol) if used.get(f.name) is not None}
     return EvaluationProtocol(**known | {"scope": "image"})

@@ -42,13 +42,13 @@ class Material:
     looks: SplitLooks
     parts: Sequence[str]
     chosen: Sequence[Sequence[int]]
-    """For each class the pictures of the split that are shown."""
-    pictures: Mapping[int, Seen]
+    """For each class the images of the split that are shown."""
+    images: Mapping[int, Seen]
     """Those, by index."""
     sources: Mapping[int, Seen]
-    """Training pictures by index."""
+    """Training images by index."""
     source_of: Mapping[int, int]
-    """Prototype → training picture."""
+    """Prototype → training image."""
 
     @cached_property
     def members(self) -> list[list[int]]:
@@ -72,7 +72,7 @@ class Material:
 
 @dataclass(frozen=True)
 class ClassWall:
-    """The rows of one class, and the pictures of its two sheets in the order of their numbers."""
+    """The rows of one class, and the images of its two sheets in the order of their numbers."""
 
     entries: list[dict[str, Any]]
     photos: list[Tensor]
@@ -86,13 +86,13 @@ def members(model: PrototypeModel) -> list[list[int]]:
 
 def wall(label: int, material: Material) -> ClassWall:
     """Every prototype of a class."""
-    tests = [material.pictures[index] for index in material.chosen[label]]
+    tests = [material.images[index] for index in material.chosen[label]]
     made = ClassWall([], [seen.image for seen in tests], [])
     tiles: dict[int, int] = {}
     for j in material.members[label]:
         entry = _facts(j, label, material)
         entry["weight"] = rounded(float(material.weights[j, label])) if entry["kept"] else None
-        entry["tests"] = [_on_picture(seen.glances[j], tile, made.heats) for tile, seen in enumerate(tests)]
+        entry["tests"] = [_on_image(seen.glances[j], tile, made.heats) for tile, seen in enumerate(tests)]
         entry["source"] = _source(j, material, made, tiles)
         entry["part"] = entry["source"] and entry["source"]["part"]
         entry["flags"] = _flags(entry, material.records[j])
@@ -138,7 +138,7 @@ def _nearest(overlaps: Tensor, table: list[int]) -> dict[str, Any] | None:
     return {"with": table[best], "iou": rounded(float(overlaps[best]))}
 
 
-def _on_picture(glance: Glance, tile: int, heats: list[Tensor]) -> dict[str, Any]:
+def _on_image(glance: Glance, tile: int, heats: list[Tensor]) -> dict[str, Any]:
     heats.append(glance.heat)
     return {
         "tile": tile,
@@ -151,13 +151,13 @@ def _on_picture(glance: Glance, tile: int, heats: list[Tensor]) -> dict[str, Any
 
 
 def _source(j: int, material: Material, made: ClassWall, tiles: dict[int, int]) -> dict[str, Any] | None:
-    """The picture that it came from, with the box that projection wrote down; ``tiles``: pictures that are there."""
+    """The image that it came from, with the box that projection wrote down; ``tiles``: images that are there."""
     record, index = material.records[j], material.source_of.get(j)
     if record.image is None:
         return None
     if index is None:
         return {
-            "picture": name_of(record.image),
+            "image": name_of(record.image),
             "tile": None,
             "heat": None,
             "box": None,
@@ -169,7 +169,7 @@ def _source(j: int, material: Material, made: ClassWall, tiles: dict[int, int]) 
     if index not in tiles:
         tiles[index] = len(made.photos)
         made.photos.append(seen.image)
-    return {"picture": name_of(record.image)} | _on_picture(seen.glances[j], tiles[index], made.heats)
+    return {"image": name_of(record.image)} | _on_image(seen.glances[j], tiles[index], made.heats)
 
 
 def _flags(entry: dict[str, Any], record: PrototypeRecord) -> list[str]:
@@ -202,7 +202,7 @@ def offenders(entries: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any
 
 
 def _background(counted: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Least on the object over the pictures of the split; by its own patch where that is not known."""
+    """Least on the object over the images of the split; by its own patch where that is not known."""
 
     def share(entry: dict[str, Any]) -> float:
         shares = entry["foreground"]

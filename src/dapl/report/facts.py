@@ -98,9 +98,9 @@ def model_facts(run: Run, config: Config, prototypes: int, classes: int) -> dict
 
 def training_facts(run: Run, config: Config) -> dict[str, Any]:
     environment, data = _optional_json(run.folder / "environment.json"), _optional_json(run.data_file)
-    pictures = data.get("pictures", {})
-    lines = [("data", config.data.name), ("picture", f"{config.data.image_size} px, {config.data.fit}")]  # type: ignore[attr-defined]
-    lines += [(f"{split} pictures", f"{count:,}") for split, count in pictures.items()]
+    images = data.get("images") or data.get("pictures", {})  # the key of older runs
+    lines = [("data", config.data.name), ("image", f"{config.data.image_size} px, {config.data.fit}")]  # type: ignore[attr-defined]
+    lines += [(f"{split} images", f"{count:,}") for split, count in images.items()]
     lines.append(("seed", str(config.seed)))
     lines += [(name, str(environment[name])) for name in ("python", "system") if environment.get(name)]
     return {
@@ -164,7 +164,11 @@ def class_numbers(run: Run) -> dict[str, dict[str, float | None]]:
 def evaluation_of(run: Run) -> dict[str, Any]:
     """metrics.json; {} where it is not there or not what `dapl evaluate` writes."""
     found = _optional_json(run.evaluation_file)
-    return found if {"protocol", "numbers"} <= found.keys() else {}
+    if not {"protocol", "numbers"} <= found.keys():
+        return {}
+    protocol = found["protocol"]
+    protocol["images"] = protocol.get("images", protocol.get("pictures", 0))  # the key of older runs
+    return found
 
 
 def not_measured(evaluation: dict[str, Any]) -> list[dict[str, Any]]:

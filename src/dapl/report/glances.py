@@ -1,10 +1,10 @@
-"""Many small pictures as two files a class: a sheet of photographs and a sheet of heat maps to lay over them.
+"""Many small images as two files a class: a sheet of photographs and a sheet of heat maps to lay over them.
 
 A file for each would be thousands; and heat maps laid over a photograph share it with all prototypes of the class.
 
-The pictures of the page: some of the evaluated split for each class, and those that prototypes came from.
+The images of the page: some of the evaluated split for each class, and those that prototypes came from.
 
-Every picture goes through the model once, with all prototypes that are to be shown on it.
+Every image goes through the model once, with all prototypes that are to be shown on it.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def heat_sheet(heats: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
     for number, heat in enumerate(heats):
         canvas[sheet.place(number)] = np.pad(heat.numpy(), _GUARD, mode="edge")
     shades = np.rint(np.linspace(0, 255, _LEVELS)).astype(int)
-    picture = Image.fromarray(np.rint(canvas * ((_LEVELS - 1) / 255)).astype(np.uint8), mode="P")
+    image = Image.fromarray(np.rint(canvas * ((_LEVELS - 1) / 255)).astype(np.uint8), mode="P")
     colours = palette(HEAT)[shades]
-    picture.putpalette(colours[:, :3].tobytes())
+    image.putpalette(colours[:, :3].tobytes())
     stream = io.BytesIO()
-    picture.save(stream, "PNG", optimize=True, transparency=colours[:, 3].tobytes())
+    image.save(stream, "PNG", optimize=True, transparency=colours[:, 3].tobytes())
     return stream.getvalue(), sheet.layout()
 
 
@@ -99,20 +99,20 @@ HEAT_SIDE = 28
 
 @dataclass(frozen=True)
 class Glance:
-    """One prototype on one picture."""
+    """One prototype on one image."""
 
     score: float
     heat: Tensor
-    """uint8 HEAT_SIDE×HEAT_SIDE: the map on the picture, scaled to its own range."""
+    """uint8 HEAT_SIDE×HEAT_SIDE: the map on the image, scaled to its own range."""
     box: tuple[float, float, float, float]
-    """Left, top, right and bottom of its region, as shares of the picture's side."""
+    """Left, top, right and bottom of its region, as shares of the image's side."""
     part: str | None
     foreground: float | None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One picture and what the prototypes see in it."""
+    """One image and what the prototypes see in it."""
 
     name: str
     image: Tensor
@@ -123,8 +123,8 @@ class Seen:
     """By the number of the prototype."""
 
 
-def spread_pictures(labels: Sequence[int], classes: int, count: int) -> list[list[int]]:
-    """For each class up to ``count`` pictures, spread evenly over those there are: not the best, not the worst."""
+def spread_images(labels: Sequence[int], classes: int, count: int) -> list[list[int]]:
+    """For each class up to ``count`` images, spread evenly over those there are: not the best, not the worst."""
     own: list[list[int]] = [[] for _ in range(classes)]
     for index, label in enumerate(labels):
         own[label].append(index)
@@ -135,7 +135,7 @@ def spread_pictures(labels: Sequence[int], classes: int, count: int) -> list[lis
 
 
 def source_rows(records: Sequence[PrototypeRecord], names: Sequence[str]) -> dict[int, list[int]]:
-    """Index of each training picture that prototypes came from, with these; pictures not at hand are left out."""
+    """Index of each training image that prototypes came from, with these; images not at hand are left out."""
     position = {name: index for index, name in enumerate(names)}
     found: dict[int, list[int]] = {}
     for record in records:
@@ -154,14 +154,14 @@ def glance_over(
     side: int,
     reporter: Reporter,
 ) -> dict[int, Seen]:
-    """Pictures of the split by index, each with the prototypes ``wanted`` on it. ``side``: T."""
-    pictures = run_data.images(split)
+    """Images of the split by index, each with the prototypes ``wanted`` on it. ``side``: T."""
+    images = run_data.images(split)
     scenes = SplitScenes(run_data, split, protocol, with_parts=True)
     rows = list(wanted)
     order = list(torch.tensor(rows, dtype=torch.long).split(run_data.config.runtime.evaluation_batch))
     seen: dict[int, Seen] = {}
-    with reporter.track(f"pictures of {split}", len(rows)) as advance:
-        for batch in pictures.batches(order if rows else []):
+    with reporter.track(f"images of {split}", len(rows)) as advance:
+        for batch in images.batches(order if rows else []):
             seen |= _glance(model, run_data, batch, wanted, scenes, side)
             advance(len(batch))
     return seen
@@ -199,7 +199,7 @@ def _glance(
 def _glances(
     model: PrototypeModel, embedding: Tensor, named: list[int], scores: Tensor, facts: ImageFacts, size: int
 ) -> dict[int, Glance]:
-    """embedding: 1×G×D×H×W, of one picture of size×size pixels."""
+    """embedding: 1×G×D×H×W, of one image of size×size pixels."""
     if not named:
         return {}
     maps = model.maps(embedding, torch.tensor([named], device=embedding.device))[0]

@@ -31,19 +31,19 @@ _FIELDS = ("confusion", "foreground", "seen", "on_part", "part_seen", "iou", "pa
 
 
 class SplitLooks:
-    """Sums over the pictures of each class. C classes, M prototypes a class at most, K parts."""
+    """Sums over the images of each class. C classes, M prototypes a class at most, K parts."""
 
     def __init__(self, classes: int, prototypes: int, parts: int) -> None:
         self.confusion = torch.zeros(classes, classes)
-        """C×C: pictures of class i that were taken for class j."""
+        """C×C: images of class i that were taken for class j."""
         self.foreground = torch.zeros(classes, prototypes)
-        """C×M: Σ share of the region that lies on the object, and over how many pictures (``seen``)."""
+        """C×M: Σ share of the region that lies on the object, and over how many images (``seen``)."""
         self.seen = torch.zeros(classes, prototypes)
         self.on_part = torch.zeros(classes, prototypes, parts)
-        """C×M×K: pictures in which the prototype is on the part, and in how many it could be (``part_seen``)."""
+        """C×M×K: images in which the prototype is on the part, and in how many it could be (``part_seen``)."""
         self.part_seen = torch.zeros(classes, prototypes, parts)
         self.iou = torch.zeros(classes, prototypes, prototypes)
-        """C×M×M: Σ IoU of the regions of two prototypes, and over how many pictures (``pairs``)."""
+        """C×M×M: Σ IoU of the regions of two prototypes, and over how many images (``pairs``)."""
         self.pairs = torch.zeros(classes, prototypes, prototypes)
 
     def foreground_shares(self) -> Tensor:
@@ -122,7 +122,7 @@ class _Adding:
 def look_over(
     model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol, reporter: Reporter
 ) -> SplitLooks:
-    """Every picture of the split, once."""
+    """Every image of the split, once."""
     source = run_data.source(split, model)
     adding = _Adding(model, run_data, split, protocol)
     with reporter.track(f"looking over {split}", len(source)) as advance:

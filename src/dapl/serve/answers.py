@@ -26,12 +26,12 @@ class RunFacts(BaseModel):
     system: str
     backbone: str
     data: str
-    image_size: int = Field(description="Side of the square picture that the model sees; boxes are in its pixels.")
+    image_size: int = Field(description="Side of the square image that the model sees; boxes are in its pixels.")
     heads: int = Field(description="Attention heads; 1 where a system has none.")
     classes: int
     prototypes: int
     kept: int = Field(description="Prototypes that were not removed.")
-    examples: int = Field(description="Test pictures at hand.")
+    examples: int = Field(description="Test images at hand.")
     note: str | None = Field(description="What is not at hand, in one sentence.")
     numbers: dict[str, Measured] = Field(description="What `dapl evaluate` measured.")
 
@@ -60,7 +60,7 @@ class NewMark(BaseModel, extra="forbid"):
 class Source(BaseModel):
     """The training patch that a prototype is."""
 
-    picture: str = Field(description="Name within the data set.")
+    image: str = Field(description="Its name within the data set.")
     box: list[int] | None
     location: list[int] | None = Field(description="[row, column] on the feature grid.")
     foreground_share: float | None
@@ -98,7 +98,7 @@ class ExampleList(BaseModel):
 
 
 class Patch(BaseModel):
-    """A close-up of the training picture around a prototype's region."""
+    """A close-up of the training image around a prototype's region."""
 
     image: str = Field(description="URL.")
     width: int
@@ -118,14 +118,14 @@ class Row(BaseModel):
     contribution: float
     switched_off: bool
     location: tuple[int, int] = Field(description="(row, column) on the feature grid.")
-    place: tuple[float, float] = Field(description="The same as (x, y) in pixels of the picture.")
-    box: Box = Field(description="Left, top, right, bottom of its region in the picture, the last two exclusive.")
+    place: tuple[float, float] = Field(description="The same as (x, y) in pixels of the image.")
+    box: Box = Field(description="Left, top, right, bottom of its region in the image, the last two exclusive.")
     part: str | None
-    part_from: str | None = Field(description="`picture`: its region lies on it here; `prototype`: its patch shows it.")
+    part_from: str | None = Field(description="`image`: its region lies on it here; `prototype`: its patch shows it.")
     foreground: float | None = Field(description="Share of the region that lies on the object, where that is known.")
     background: bool
     source: Source | None
-    heat: str = Field(description="URL of a transparent PNG: where it is active in the picture.")
+    heat: str = Field(description="URL of a transparent PNG: where it is active in the image.")
     attention: str | None = Field(description="The same: from where that place took its values.")
     patch: Patch | None
 
@@ -156,15 +156,15 @@ class Ranked(BaseModel):
     before: float = Field(description="The probability with every prototype switched on.")
 
 
-class Picture(BaseModel):
+class AskedImage(BaseModel):
     id: str = Field(description="For more questions about it, as long as the server remembers it.")
     name: str | None
     label: int | None = Field(description="Its true class, where that is known.")
-    image: str = Field(description="URL: as the model sees it.")
+    url: str = Field(description="The image as the model sees it.")
 
 
 class Answer(BaseModel):
-    picture: Picture
+    image: AskedImage
     predicted: int = Field(description="The class with the highest logit.")
     predicted_before: int = Field(description="The same with every prototype switched on.")
     ranking: list[Ranked] = Field(description="The best classes and those explained, highest logit first.")

@@ -59,7 +59,7 @@ def bare_app(**options: Any) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         **options,
-        description="A prototype model that shows its reasons: ask it about pictures, and switch its reasons off.",
+        description="A prototype model that shows its reasons: ask it about images, and switch its reasons off.",
     )
     for router in (facts_router, explain_router, mark_router, page_router):
         app.include_router(router)

@@ -1,10 +1,10 @@
-"""Pictures as the bytes that are sent.
+"""Images as the bytes that are sent.
 
-Test pictures of a run's data, where the data is at hand.
+Test images of a run's data, where the data is at hand.
 
 From evidence to what the API answers.
 
-Questions about pictures: the model is asked once for each, and every further question is answered from that.
+Questions about images: the model is asked once for each, and every further question is answered from that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _content(uri: str) -> bytes:
 
 
 _KEPT = 512
-"""Pictures that are kept encoded."""
+"""Images that are kept encoded."""
 log = logging.getLogger("dapl.serve")
 
 
@@ -90,11 +90,11 @@ class Examples:
             raise Refusal(404, f"There is no example {index}; there are {len(self)}, counted from 0.")
         data = self.config.data
         try:
-            with self._lock:  # one picture is decoded at a time, so that memory stays bounded
+            with self._lock:  # one image is decoded at a time, so that memory stays bounded
                 return fit(self.dataset[index], data.image_size, data.fit)
         except DaplError as error:
             log.warning("example %d: %s", index, error)
-            raise Refusal(404, "The picture of this example is not at hand; choose another one.") from None
+            raise Refusal(404, "The image of this example is not at hand; choose another one.") from None
 
     def image(self, index: int) -> bytes:
         """JPEG."""
@@ -145,7 +145,7 @@ def class_view(
     url: Callable[[str], str],
     patch: Callable[[int], answers.Patch | None],
 ) -> answers.ClassEvidence:
-    """``before``: the logit with every prototype switched on; ``url``: of what belongs to the picture."""
+    """``before``: the logit with every prototype switched on; ``url``: of what belongs to the image."""
     return answers.ClassEvidence(
         index=evidence.class_index,
         name=evidence.class_name,
@@ -162,7 +162,7 @@ def source_view(record: PrototypeRecord | None) -> answers.Source | None:
     if record is None or record.image is None:
         return None
     return answers.Source(
-        picture=record.image,
+        image=record.image,
         box=record.box,
         location=record.location,
         foreground_share=record.foreground_share,
@@ -198,13 +198,13 @@ def _row(row: Evidence, url: Callable[[str], str], patch: answers.Patch | None) 
 
 
 REMEMBERED = 48
-"""Pictures that can be asked about again."""
+"""Images that can be asked about again."""
 log = logging.getLogger("dapl.serve")
 
 
 @dataclass
 class Held:
-    """One picture that was seen."""
+    """One image that was seen."""
 
     id: str
     seen: Seen
@@ -217,7 +217,7 @@ class Held:
     """PNG by ``heat-<prototype>`` or ``attention-<prototype>``."""
 
     def url(self, name: str) -> str:
-        return f"/api/pictures/{self.id}/{name}"
+        return f"/api/images/{self.id}/{name}"
 
 
 @dataclass(frozen=True)
@@ -232,20 +232,20 @@ class Inspector:
     def __init__(self, classifier: Classifier) -> None:
         self.classifier = classifier
         self.missing_patches = False
-        """Whether training pictures were asked for and are not at hand."""
+        """Whether training images were asked for and are not at hand."""
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._lock = threading.Lock()
         self._patches: dict[int, PatchImage | None] = {}
 
-    # --- pictures -----------------------------------------------------------------------------------------------
+    # --- images -----------------------------------------------------------------------------------------------
 
-    def look_at(self, sample: Sample, parts: Sequence[str], picture_id: str | None = None) -> Held:
-        """One pass. ``sample``: fitted to the model's size; ``picture_id``: None makes one that is hard to guess."""
+    def look_at(self, sample: Sample, parts: Sequence[str], image_id: str | None = None) -> Held:
+        """One pass. ``sample``: fitted to the model's size; ``image_id``: None makes one that is hard to guess."""
         image = sample.image.as_subclass(Tensor)
         seen = see(self.classifier.model, image.unsqueeze(0))
         facts = facts_of(sample, parts) if sample.label >= 0 else None
         held = Held(
-            picture_id or secrets.token_urlsafe(16),
+            image_id or secrets.token_urlsafe(16),
             seen,
             facts,
             sample.name or None,
@@ -261,11 +261,11 @@ class Inspector:
     def fitted(self, sample: Sample) -> Sample:
         return fit(sample, self.classifier.image_size, self.classifier.fit)
 
-    def remembered(self, picture_id: str) -> Held | None:
+    def remembered(self, image_id: str) -> Held | None:
         with self._lock:
-            if picture_id in self._held:
-                self._held.move_to_end(picture_id)
-            return self._held.get(picture_id)
+            if image_id in self._held:
+                self._held.move_to_end(image_id)
+            return self._held.get(image_id)
 
     # --- questions ----------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class Inspector:
         local = self._localised(found, held)
         before = logits_of(model, held.seen)[0]
         return answers.Answer(
-            picture=answers.Picture(id=held.id, name=held.name, label=held.label, image=held.url("photo.jpg")),
+            image=answers.AskedImage(id=held.id, name=held.name, label=held.label, url=held.url("photo.jpg")),
             predicted=local.predicted,
             predicted_before=int(before.argmax()),
             ranking=ranking(local, before.softmax(0)),

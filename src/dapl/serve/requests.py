@@ -1,10 +1,10 @@
 """What a client is told when a request cannot be met: one sentence and a status, never a path or a traceback.
 
-One model pass at a time, and only so many pictures waiting for theirs.
+One model pass at a time, and only so many images waiting for theirs.
 
 What every request passes: is it addressed to us, does it come from our own page; and the headers of every answer.
 
-Pictures from the outside: read with a limit, decoded by Pillow alone, never stored and never sent back as they came.
+Images from the outside: read with a limit, decoded by Pillow alone, never stored and never sent back as they came.
 
 Whatever hides in a file beside its pixels (a ZIP after the last marker, HTML in a comment) is left behind when it is
 decoded; what the page shows of it is encoded anew.
@@ -43,12 +43,12 @@ class Refusal(Exception):  # noqa: N818  (as often an answer as an error)
 
 def too_busy() -> Refusal:
     return Refusal(
-        503, "The server has as many pictures waiting as it can hold; try again in a second.", {"Retry-After": "1"}
+        503, "The server has as many images waiting as it can hold; try again in a second.", {"Retry-After": "1"}
     )
 
 
 PLACES = 32
-"""Requests that may hold a picture in memory, counting the one that is being worked on."""
+"""Requests that may hold an image in memory, counting the one that is being worked on."""
 
 _Result = TypeVar("_Result")
 
@@ -63,7 +63,7 @@ class Worker:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Held from before a picture is read until its answer is there. Only the event loop's thread takes places."""
+        """Held from before an image is read until its answer is there. Only the event loop's thread takes places."""
         if self.taken >= self.places:
             raise too_busy()
         self.taken += 1
@@ -88,7 +88,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _READING = ("GET", "HEAD", "OPTIONS")
-PICTURES_COME_TO = "/api/explain"
+UPLOADS_COME_TO = "/api/explain"
 """The one address with a larger limit, which it watches itself."""
 _MAX_BODY = 2**16
 
@@ -120,7 +120,7 @@ class Guard:
 
         refused = self._refusal(Headers(scope=scope), scope["method"])
         if refused is None:
-            limited = receive if scope["path"] == PICTURES_COME_TO else _limited(receive)
+            limited = receive if scope["path"] == UPLOADS_COME_TO else _limited(receive)
             await self.app(scope, limited, send_with_headers)
         else:
             await refused(scope, receive, send_with_headers)
@@ -185,7 +185,7 @@ _KNOWN = [name for name in FORMATS if name in Image.OPEN]  # AVIF depends on how
 _DISCARDED = 8 * MAX_BYTES
 """How much more is read of what is refused: a client that is still sending does not look for the answer."""
 _SECONDS = 60.0
-"""A client that takes longer to send a picture would keep a place from others."""
+"""A client that takes longer to send an image would keep a place from others."""
 _NAMES = "JPEG, PNG, WebP, AVIF, GIF, BMP, TIFF or PPM"
 
 
@@ -204,9 +204,9 @@ async def read_body(request: Request) -> bytes:
                     if total > _DISCARDED:
                         break
     except TimeoutError:
-        raise Refusal(408, f"The picture did not arrive within {_SECONDS:.0f} seconds; send it again.") from None
+        raise Refusal(408, f"The image did not arrive within {_SECONDS:.0f} seconds; send it again.") from None
     except ClientDisconnect:
-        raise Refusal(400, "The picture did not arrive as a whole; send it again.") from None
+        raise Refusal(400, "The image did not arrive as a whole; send it again.") from None
     if total > MAX_BYTES:
         raise Refusal(413, f"The file is larger than {MAX_BYTES // 2**20} MB; send a smaller one.")
     return b"".join(chunks)
@@ -223,27 +223,27 @@ async def discard_body(request: Request) -> None:
 def decode(content: bytes) -> tv_tensors.Image:
     """uint8 3×H×W RGB, upright: the pixels that `read_image` gives for the file."""
     if not content:
-        raise Refusal(422, f"The file is empty; send a picture as {_NAMES}.")
+        raise Refusal(422, f"The file is empty; send an image as {_NAMES}.")
     try:
         with Image.open(io.BytesIO(content), formats=_KNOWN) as file:
             width, height = file.size
             if width * height > MAX_PIXELS:
                 raise _too_many_pixels()
             file.load()
-            return rgb_of(upright(file), "The picture")
+            return rgb_of(upright(file), "The image")
     except Refusal:
         raise
     except DaplError as error:
         raise Refusal(422, str(error)) from None
     except UnidentifiedImageError:
-        raise Refusal(415, f"The file is not a picture that can be read; send {_NAMES}.") from None
+        raise Refusal(415, f"The file is not an image that can be read; send {_NAMES}.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many_pixels() from None
     except MemoryError:
-        raise Refusal(413, "The picture does not fit into memory; scale it down.") from None
+        raise Refusal(413, "The image does not fit into memory; scale it down.") from None
     except Exception:  # Pillow's decoders raise nearly anything on broken data
-        raise Refusal(422, "The picture is corrupt or truncated; send another copy of it.") from None
+        raise Refusal(422, "The image is corrupt or truncated; send another copy of it.") from None
 
 
 def _too_many_pixels() -> Refusal:
-    return Refusal(413, f"The picture has more than {MAX_PIXELS // 10**6} megapixels; scale it down.")
+    return Refusal(413, f"The image has more than {MAX_PIXELS // 10**6} megapixels; scale it down.")

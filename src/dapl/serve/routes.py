@@ -1,6 +1,6 @@
-"""What is known of the run: its model, classes, prototypes and example pictures.
+"""What is known of the run: its model, classes, prototypes and example images.
 
-Ask the model about a picture, and what it would say without some of its prototypes.
+Ask the model about an image, and what it would say without some of its prototypes.
 
 Prototypes marked as bad; they are kept in the run, for ``dapl train --from RUN --drop-marked``.
 
@@ -27,7 +27,7 @@ from dapl.runs.marks import mark_now
 from dapl.serve import answers
 from dapl.serve.inspector import Held, source_view
 from dapl.serve.requests import Refusal, decode, discard_body, read_body
-from dapl.serve.state import PICTURE_HEADERS, POLICY, Shared, State, problems
+from dapl.serve.state import IMAGE_HEADERS, POLICY, Shared, State, problems
 
 facts_router = APIRouter(prefix="/api", tags=["run"])
 
@@ -94,8 +94,8 @@ async def patch(state: Shared, index: int) -> Response:
     """The training patch that it is, with some of what is beside it."""
     found = await state.worker.run(lambda: state.inspector.patch(index))
     if found is None:
-        raise Refusal(404, "The training picture of this prototype is not at hand.")
-    return Response(found.content, media_type="image/jpeg", headers=PICTURE_HEADERS)
+        raise Refusal(404, "The training image of this prototype is not at hand.")
+    return Response(found.content, media_type="image/jpeg", headers=IMAGE_HEADERS)
 
 
 @facts_router.get("/examples", responses=problems(422))
@@ -105,7 +105,7 @@ def examples(
     start: Annotated[int, Query(ge=0, lt=_LIMIT, description="How many to leave out.")] = 0,
     count: Annotated[int, Query(ge=1, le=100, description="How many to list.")] = 8,
 ) -> answers.ExampleList:
-    """Test pictures; without a class, the first of each class, then the second of each."""
+    """Test images; without a class, the first of each class, then the second of each."""
     total, found = state.examples.find(of, start, count)
     return answers.ExampleList(total=total, examples=[_example(state, index) for index in found])
 
@@ -113,7 +113,7 @@ def examples(
 @facts_router.get("/examples/{index}/image.jpg", response_class=Response, responses={**_JPEG, **problems(404, 422)})  # type: ignore[dict-item]
 def example_image(state: Shared, index: int) -> Response:
     """As the model sees it."""
-    return Response(state.examples.image(index), media_type="image/jpeg", headers=PICTURE_HEADERS)
+    return Response(state.examples.image(index), media_type="image/jpeg", headers=IMAGE_HEADERS)
 
 
 def check_prototype(state: State, index: int) -> None:
@@ -162,9 +162,9 @@ def _numbers(state: State) -> dict[str, answers.Measured]:
 
 def _note(state: State) -> str | None:
     if state.examples.dataset is None:
-        return "The pictures of this run's data are not at hand, so there are no examples; your own pictures work."
+        return "The images of this run's data are not at hand, so there are no examples; your own images work."
     if state.inspector.missing_patches:
-        return "The training pictures of this run are not all at hand, so some prototypes show no patch."
+        return "The training images of this run are not all at hand, so some prototypes show no patch."
     return None
 
 
@@ -173,8 +173,8 @@ explain_router = APIRouter(prefix="/api", tags=["explain"])
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _BODY: dict[str, Any] = {
     "requestBody": {
-        "description": "The file of a picture, at most 10 MB and 50 megapixels; leave it away with `example` or "
-        "`picture`. What it holds is told by its content, not by the media type.",
+        "description": "The file of an image, at most 10 MB and 50 megapixels; leave it away with `example` or "
+        "`image`. What it holds is told by its content, not by the media type.",
         "content": dict.fromkeys(("application/octet-stream", "image/jpeg", "image/png", "image/webp"), _BYTES),
     }
 }
@@ -186,10 +186,10 @@ async def explain(
     request: Request,
     state: Shared,
     example: Annotated[
-        int | None, Query(ge=0, lt=_EXPLAIN_LIMIT, description="A test picture instead of a file.")
+        int | None, Query(ge=0, lt=_EXPLAIN_LIMIT, description="A test image instead of a file.")
     ] = None,
-    picture: Annotated[
-        str | None, Query(max_length=64, description="`picture.id` of an answer instead of a file: asked again.")
+    image: Annotated[
+        str | None, Query(max_length=64, description="`image.id` of an answer instead of a file: asked again.")
     ] = None,
     classes: Annotated[
         list[Annotated[int, Query(ge=0, lt=_EXPLAIN_LIMIT)]],
@@ -202,14 +202,14 @@ async def explain(
     ] = [],  # noqa: B006
 ) -> answers.Answer:
     """The prediction, and which prototypes it is made of: contributions of `rows` and `rest` add up to the logit."""
-    if example is not None and picture is not None:
+    if example is not None and image is not None:
         await discard_body(request)
-        raise Refusal(409, "Name either an example or a picture, not both.")
+        raise Refusal(409, "Name either an example or an image, not both.")
     try:
         with state.worker.place():
-            if example is not None or picture is not None:
+            if example is not None or image is not None:
                 await discard_body(request)
-                look = _example_of(state, example) if example is not None else _again(state, picture or "")
+                look = _example_of(state, example) if example is not None else _again(state, image or "")
             else:
                 look = _upload(state, await read_body(request))
             return await state.worker.run(lambda: state.inspector.answer(look(), classes, top, switched_off))
@@ -220,21 +220,21 @@ async def explain(
 
 
 @explain_router.get(
-    "/pictures/{picture}/{name}",
+    "/images/{image}/{name}",
     response_class=Response,
     responses={200: {"content": dict.fromkeys(("image/jpeg", "image/png"), _BYTES)}, **problems(404, 422)},
 )
-async def image(state: Shared, picture: str, name: str) -> Response:
+async def image_file(state: Shared, image: str, name: str) -> Response:
     """`photo.jpg`, or the overlays that an answer names."""
-    held = state.inspector.remembered(picture)
+    held = state.inspector.remembered(image)
     if held is None:
         raise _forgotten()
     if name == "photo.jpg":
-        return Response(held.photo, media_type="image/jpeg", headers=PICTURE_HEADERS)
+        return Response(held.photo, media_type="image/jpeg", headers=IMAGE_HEADERS)
     found = held.overlays.get(name.removesuffix(".png")) if name.endswith(".png") else None
     if found is None:
         raise Refusal(404, "There is no such overlay; take the addresses that an answer gives.")
-    return Response(found, media_type="image/png", headers=PICTURE_HEADERS)
+    return Response(found, media_type="image/png", headers=IMAGE_HEADERS)
 
 
 def _upload(state: State, content: bytes) -> Callable[[], Held]:
@@ -260,15 +260,15 @@ def _example_of(state: State, index: int) -> Callable[[], Held]:
     return look
 
 
-def _again(state: State, picture: str) -> Callable[[], Held]:
-    held = state.inspector.remembered(picture)
+def _again(state: State, image: str) -> Callable[[], Held]:
+    held = state.inspector.remembered(image)
     if held is None:
         raise _forgotten()
     return lambda: held
 
 
 def _forgotten() -> Refusal:
-    return Refusal(404, "The server does not remember this picture any more; send it again.")
+    return Refusal(404, "The server does not remember this image any more; send it again.")
 
 
 mark_router = APIRouter(prefix="/api", tags=["marks"])
@@ -348,7 +348,7 @@ def report(state: Shared) -> HTMLResponse:
 def report_image(state: Shared, name: str) -> Response:
     """Looked up among what was made, never on disk."""
     images = {} if state.report.report is None else state.report.report.images
-    return _file(images.get(name), name, PICTURE_HEADERS)
+    return _file(images.get(name), name, IMAGE_HEADERS)
 
 
 @page_router.get("/report/static/{name}")

@@ -30,7 +30,7 @@ log = logging.getLogger("dapl.serve")
 
 
 class LiveReport:
-    """It takes a pass over the test pictures, so it is made beside everything else, once."""
+    """It takes a pass over the test images, so it is made beside everything else, once."""
 
     def __init__(self, loaded: LoadedRun) -> None:
         self.loaded = loaded
@@ -94,4 +94,4 @@ def problems(*statuses: int) -> dict[int | str, dict]:
     return {status: {"model": Problem} for status in statuses}
 
 
-PICTURE_HEADERS = {"Cache-Control": "private, max-age=3600"}
+IMAGE_HEADERS = {"Cache-Control": "private, max-age=3600"}

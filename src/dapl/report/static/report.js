@@ -28,7 +28,7 @@
   const soft = (text) => text.split("_").flatMap((piece, number) => (number ? ["_", element("wbr"), piece] : [piece]));
   const title = (entry) => `Prototype ${entry.prototype}`;
 
-  // Pictures: a tile of a sheet, fetched when it comes near the screen.
+  // Images: a tile of a sheet, fetched when it comes near the screen.
   const urls = new Map();
   function imageUrl(name) {
     if (!urls.has(name)) {
@@ -73,10 +73,10 @@
     return made;
   }
 
-  /** One picture with heat and box. which: "source" or the number of a test picture. */
+  /** One image with heat and box. which: "source" or the number of a test image. */
   function tile(entry, which) {
     const look = which === "source" ? entry.source : entry.tests[which];
-    const where = which === "source" ? "the training picture that it came from" : `${tests} picture ${which + 1}`;
+    const where = which === "source" ? "the training image that it came from" : `${tests} image ${which + 1}`;
     const frame = element("span", { className: "tile", role: "img", "aria-label": `${title(entry)} on ${where}` });
     if (!look || look.tile === null) {
       frame.classList.add("empty");
@@ -124,7 +124,7 @@
         element("div", { className: "line1" },
           element("h4", {}, element("button", { type: "button", className: "link", on: { click: () => open(entry) } }, title(entry))), ...chips(entry)),
         element("div", { className: "values" },
-          value("on the object", percent(onObject(entry)), `Share of its region that lies on the object, mean over the ${tests} pictures of the class`),
+          value("on the object", percent(onObject(entry)), `Share of its region that lies on the object, mean over the ${tests} images of the class`),
           value("patch", percent(entry.foreground.patch), "Share of its training patch that lies on the object"),
           value("weight", digits(entry.weight), "What one unit of similarity adds to the class")),
         entry.reason ? element("p", { className: "reason" }, `Removed: ${entry.reason}.`) : ""),
@@ -139,7 +139,7 @@
   const wall = document.getElementById("wall");
   const more = document.getElementById("more");
   const words = entries.map((entry) => [
-    `#${entry.prototype}`, ...entry.classes.map((index) => classes[index].name), entry.source?.picture ?? "", entry.part ?? "",
+    `#${entry.prototype}`, ...entry.classes.map((index) => classes[index].name), entry.source?.image ?? "", entry.part ?? "",
     ...entry.flags, entry.reason ?? ""].join(" ").toLowerCase().replaceAll("_", " "));
   let found = [];
   let drawn = 0;
@@ -200,7 +200,7 @@
 
   function heading(one) {
     const known = [["right", one.accuracy], ["Coverage", one.coverage], ["Diversity", one.diversity]].filter((pair) => pair[1] !== null);
-    const text = known.map(([name, share]) => (name === "right" ? `${percent(share)} of ${one.pictures} right` : `${name} ${digits(share)}`)).join(" · ");
+    const text = known.map(([name, share]) => (name === "right" ? `${percent(share)} of ${one.images} right` : `${name} ${digits(share)}`)).join(" · ");
     return element("h3", {}, ...soft(one.name), element("small", {}, text));
   }
 
@@ -229,13 +229,13 @@
   function figure(entry, which) {
     const look = which === "source" ? entry.source : entry.tests[which];
     const last = (path) => path.split("/").pop();
-    const caption = element("figcaption", { title: look && (which === "source" ? look.picture : classes[entry.class].tests[which].picture) });
-    if (which === "source") caption.append(look ? `from ${last(look.picture)}` : "not projected: it is no training patch");
+    const caption = element("figcaption", { title: look && (which === "source" ? look.image : classes[entry.class].tests[which].image) });
+    if (which === "source") caption.append(look ? `from ${last(look.image)}` : "not projected: it is no training patch");
     else {
       const test = classes[entry.class].tests[which];
       const right = test.predicted === entry.class;
       caption.append(element("b", {}, `${digits(look.score, 3)}${entry.weight === null ? "" : ` × ${digits(entry.weight, 3)} = ${digits(look.score * entry.weight, 3)}`}`),
-        ` similarity${entry.weight === null ? "" : " × weight"}${look.part ? `; ${look.part}` : ""}; ${right ? "taken right" : `taken for ${classes[test.predicted].name}`}, ${last(test.picture)}`);
+        ` similarity${entry.weight === null ? "" : " × weight"}${look.part ? `; ${look.part}` : ""}; ${right ? "taken right" : `taken for ${classes[test.predicted].name}`}, ${last(test.image)}`);
     }
     return element("figure", { className: which === "source" ? "source" : "tests" }, tile(entry, which), caption);
   }
@@ -251,8 +251,8 @@
       fact(entry.classes.length > 1 ? "classes" : "class", entry.classes.map((index) => classes[index].name).join(", ")),
       entry.reason ? fact("removed", entry.reason) : "",
       fact("part of its patch", entry.part ?? "none, or not known"),
-      entry.parts.length ? fact(`parts on ${tests} pictures`, entry.parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ")) : "",
-      fact("on the object", `patch ${percent(patch)}, ${tests} pictures ${percent(test)}${validation === null ? "" : `, validation ${percent(validation)}`}`),
+      entry.parts.length ? fact(`parts on ${tests} images`, entry.parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ")) : "",
+      fact("on the object", `patch ${percent(patch)}, ${tests} images ${percent(test)}${validation === null ? "" : `, validation ${percent(validation)}`}`),
       fact("weight", digits(entry.weight, 3)),
       entry.overlap ? fact("overlaps most with", `prototype ${entry.overlap.with}, mean IoU ${digits(entry.overlap.iou)}`) : "",
       entry.distance === null ? "" : fact("moved by projection", `squared distance ${digits(entry.distance, 4)}`));

@@ -15,12 +15,12 @@ export async function removeMark(prototype) {
   return answered(await fetch(`/api/marks/${prototype}`, { method: "DELETE" }));
 }
 
-/** Ask about a picture. `about`: { example } or { file }, and { id } once the server knows it. */
+/** Ask about an image. `about`: { example } or { file }, and { id } once the server knows it. */
 export async function explain(about, classes, off, signal) {
   const question = new URLSearchParams();
   classes.forEach((index) => question.append("class", index));
   off.forEach((prototype) => question.append("switched_off", prototype));
-  if (about.id !== undefined) question.set("picture", about.id);
+  if (about.id !== undefined) question.set("image", about.id);
   else if (about.example !== undefined) question.set("example", about.example);
   const body = about.id === undefined && about.file ? about.file : undefined;
   for (let attempt = 0; ; attempt++) {

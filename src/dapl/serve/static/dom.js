@@ -47,7 +47,7 @@ export function setDatum(element, value) {
   element.textContent = number(value);
 }
 
-/** A box, light on dark, so that it shows on any picture. */
+/** A box, light on dark, so that it shows on any image. */
 export function frame([left, top, right, bottom], side) {
   const place = { x: left, y: top, width: right - left, height: bottom - top, fill: "none" };
   return svg("g", { class: "frame" },
@@ -62,6 +62,6 @@ export function ring([x, y], side) {
     svg("circle", { ...place, stroke: "#fff", "stroke-width": side / 90 }));
 }
 
-export function picture(href, width, height = width) {
+export function svgImage(href, width, height = width) {
   return svg("image", { href, width, height, preserveAspectRatio: "none" });
 }

@@ -1,6 +1,6 @@
 // The reasons for one class: rows that stay where they are while prototypes are switched on and off.
 
-import { breakable, datum, frame, html, number, percent, picture, setDatum, svg } from "/static/dom.js";
+import { breakable, datum, frame, html, number, percent, setDatum, svg, svgImage } from "/static/dom.js";
 import { isPinned, pin, point } from "/static/stage.js";
 
 const size = Number(document.body.dataset.size);
@@ -58,7 +58,7 @@ class Row {
     const key = `${label}-${row.prototype}`;
     this.look = html("button", { type: "button", class: "look", "aria-pressed": "false", dataset: { key: `look-${key}` },
       "aria-label": `Show where prototype ${row.prototype} looks`, onclick: () => this.pinOrLetGo() },
-      svg("svg", { viewBox: `0 0 ${size} ${size}`, "aria-hidden": "true" }, picture(photo, size), picture(row.heat, size), frame(row.box, size)));
+      svg("svg", { viewBox: `0 0 ${size} ${size}`, "aria-hidden": "true" }, svgImage(photo, size), svgImage(row.heat, size), frame(row.box, size)));
     this.contribution = datum(row.contribution, { class: "contribution" });
     this.amount = html("b", {}, this.contribution);
     this.bar = html("i");
@@ -135,16 +135,16 @@ class Row {
 }
 
 function patch(row) {
-  if (!row.patch) return html("div", { class: "patch" }, html("span", { class: "quiet small" }, "no picture"));
+  if (!row.patch) return html("div", { class: "patch" }, html("span", { class: "quiet small" }, "no image"));
   const { image, width, height, box } = row.patch;
-  return html("div", { class: "patch", title: row.source ? `from ${row.source.picture}` : null },
+  return html("div", { class: "patch", title: row.source ? `from ${row.source.image}` : null },
     svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The training patch of prototype ${row.prototype}` },
-      picture(image, width, height), box ? frame(box, width) : null));
+      svgImage(image, width, height), box ? frame(box, width) : null));
 }
 
 function chips(row, mark) {
   const chip = (text, properties = {}) => html("span", { class: "chip", ...properties }, text);
-  const where = row.part_from === "picture" ? "its region lies on it in this picture" : "its training patch shows it";
+  const where = row.part_from === "image" ? "its region lies on it in this image" : "its training patch shows it";
   return html("div", { class: "chips" },
     chip(`prototype ${row.prototype}`),
     withHeads ? chip(`head ${row.head}`) : null,

@@ -1,4 +1,4 @@
-// Test pictures to choose from, a few at a time.
+// Test images to choose from, a few at a time.
 
 import { get } from "/static/api.js";
 import { byId, html } from "/static/dom.js";

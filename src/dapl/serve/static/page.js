@@ -1,11 +1,11 @@
-// The page: a picture comes in, an answer goes up; what is switched off is asked about again.
+// The page: an image comes in, an answer goes up; what is switched off is asked about again.
 
 import * as api from "/static/api.js";
 import { breakable, byId, html, percent } from "/static/dom.js";
 import { ClassCard, strongest } from "/static/evidence.js";
 import { startExamples } from "/static/examples.js";
 import { listMarks } from "/static/marks.js";
-import { pin, showFile, showPicture } from "/static/stage.js";
+import { pin, showFile, showImage } from "/static/stage.js";
 
 const LARGEST = 10 * 2 ** 20;
 const state = { about: null, classes: [], off: new Set(), marks: new Map(), answer: null };
@@ -47,7 +47,7 @@ async function ask() {
   try {
     const answer = await api.explain(state.about, state.classes, state.off, mine.signal);
     if (mine !== asking) return;
-    state.about.id = answer.picture.id;
+    state.about.id = answer.image.id;
     state.classes = answer.classes.map((one) => one.index);
     state.answer = answer;
     say(null);
@@ -62,13 +62,13 @@ async function ask() {
 // --- showing ------------------------------------------------------------------------------------------------------
 
 function show(answer) {
-  showPicture(answer);
+  showImage(answer);
   byId("result").hidden = false;
   const changed = answer.predicted !== answer.predicted_before;
   byId("predicted").replaceChildren(...breakable(names[answer.predicted]));
   byId("predicted").dataset.class = answer.predicted;
   byId("asked").textContent = answer.switched_off.length ? "Without what is switched off, the model says" : "The model says";
-  const label = answer.picture.label;
+  const label = answer.image.label;
   byId("truth").textContent = label === null ? "" : label === answer.predicted ? "✓ as it is labelled" : `✗ labelled ${names[label]}`;
   byId("truth").className = label === null ? "small" : label === answer.predicted ? "small right" : "small wrong";
   byId("switches").classList.toggle("active", answer.switched_off.length > 0);
@@ -99,7 +99,7 @@ function rankedLine(ranked) {
 
 function showClasses(answer) {
   const most = strongest(answer.classes);
-  const photo = answer.picture.image;
+  const photo = answer.image.url;
   if (cards.length !== answer.classes.length || !cards.every((card, place) => card.fits(answer.classes[place], photo))) {
     cards = answer.classes.map((evidence) => new ClassCard(evidence, photo, actions));
     byId("classes").replaceChildren(...cards.map((card) => card.element));

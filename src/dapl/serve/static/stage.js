@@ -1,6 +1,6 @@
-// The picture, with the region of the prototype that is pointed at, focused or pinned.
+// The image, with the region of the prototype that is pointed at, focused or pinned.
 
-import { byId, frame, percent, picture, ring } from "/static/dom.js";
+import { byId, frame, percent, ring, svgImage } from "/static/dom.js";
 
 const size = Number(document.body.dataset.size);
 const view = byId("view");
@@ -8,8 +8,8 @@ let answer = null;
 let pointed = null;
 let pinned = null;
 
-export function showPicture(next) {
-  if (answer === null || next.picture.image !== answer.picture.image) pinned = pointed = null;
+export function showImage(next) {
+  if (answer === null || next.image.url !== answer.image.url) pinned = pointed = null;
   answer = next;
   byId("hint").hidden = true;
   byId("attention-layer").hidden = !answer.classes.some((one) => one.rows.some((row) => row.attention));
@@ -20,7 +20,7 @@ export function showPicture(next) {
 export function showFile(url) {
   answer = pointed = pinned = null;
   byId("hint").hidden = true;
-  const image = picture(url, size);
+  const image = svgImage(url, size);
   image.setAttribute("preserveAspectRatio", "xMidYMid slice");
   view.replaceChildren(image);
 }
@@ -43,17 +43,17 @@ function draw() {
   if (answer === null) return;
   const row = pointed ?? pinned;
   const layer = document.querySelector("input[name=layer]:checked").value;
-  const shown = [picture(answer.picture.image, size)];
+  const shown = [svgImage(answer.image.url, size)];
   if (row) {
     const overlay = layer === "attention" && row.attention ? row.attention : layer === "heat" ? row.heat : null;
-    if (overlay) shown.push(picture(overlay, size));
+    if (overlay) shown.push(svgImage(overlay, size));
     if (!(layer === "attention" && row.attention)) shown.push(frame(row.box, size / 2));
     shown.push(ring(row.place, size / 1.4));
   }
   view.replaceChildren(...shown);
   view.dataset.prototype = row ? row.prototype : "";
-  view.setAttribute("aria-label", row ? `The picture with the region of prototype ${row.prototype}` : "The picture as the model sees it");
-  byId("caption").textContent = row ? described(row, layer) : answer.picture.name ?? "Your picture, as the model sees it";
+  view.setAttribute("aria-label", row ? `The image with the region of prototype ${row.prototype}` : "The image as the model sees it");
+  byId("caption").textContent = row ? described(row, layer) : answer.image.name ?? "Your image, as the model sees it";
 }
 
 function described(row, layer) {
