@@ -33,7 +33,7 @@ from dapl.evaluation.summary import Measured
 from dapl.metrics.registry import chosen
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
-from dapl.processes.launch import make_fabric
+from dapl.processes.launch import make_processes
 
 LIMIT, BATCH = 1.5, 64
 
@@ -43,7 +43,7 @@ def ratios(images: int | None = None) -> Iterator[Ratio]:
     data = CubData(classes=10) if os.environ.get("DAPL_CUB") else ToyBirdsData()
     # Without cached features the backbone runs in both passes.
     config = Config(data=data, cache=CacheConfig(features=False))
-    run_data = RunData(config, make_fabric(config), Reporter(quiet=True))
+    run_data = RunData(config, make_processes(config), Reporter(quiet=True))
     model = build_model(config.model, len(run_data.dataset("test").classes)).eval().requires_grad_(False)
     yield _passes(model, run_data, images)
     yield _summary(model, run_data)

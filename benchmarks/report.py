@@ -22,7 +22,7 @@ from dapl.batches.run_data import RunData, Split
 from dapl.common.progress import Reporter
 from dapl.config import CacheConfig, Config, CubData, ProjectStage, ToyBirdsData
 from dapl.evaluation import evaluate
-from dapl.processes.launch import make_fabric
+from dapl.processes.launch import make_processes
 from dapl.report.collect import IMAGES, Report, collect
 from dapl.report.glances import source_rows, spread_images
 from dapl.report.page import write_folder
@@ -45,7 +45,7 @@ def ratios(turns: int = 3) -> Iterator[Ratio]:
 
 def _report(run: Path, config: Config, turns: int) -> Ratio:
     model = load_run(run).model
-    run_data = RunData(config, make_fabric(config), Reporter(quiet=True))
+    run_data = RunData(config, make_processes(config), Reporter(quiet=True))
     batches = [batch for split, rows in _needed(run, run_data).items() for batch in _batches(run_data, split, rows)]
     count = sum(map(len, batches))
 

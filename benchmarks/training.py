@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from lightning_fabric import Fabric
 
 from benchmarks.timing import Ratio, ratio
 from dapl.batches.sources import Batch
 from dapl.common.seeds import generator
 from dapl.config import BackboneConfig, DaplModel, ForegroundConfig, LastLayerStage, LossConfig
 from dapl.models.build import build_model
+from dapl.processes.interface import SingleProcess
 from dapl.training.objective import Objective
 from dapl.training.projection import project
 from dapl.training.stages import last_layer
@@ -62,7 +62,7 @@ def _steps(model, batch: Batch, turns: int) -> Iterator[Ratio]:
 
 def _passes(model, batches: list[Batch], turns: int) -> Iterator[Ratio]:
     model.eval()
-    fabric = Fabric(accelerator="cpu")
+    processes = SingleProcess()
 
     @torch.no_grad()
     def backbone_pass() -> None:
@@ -75,7 +75,7 @@ def _passes(model, batches: list[Batch], turns: int) -> Iterator[Ratio]:
             model(batch.images)
 
     yield ratio(
-        "projection", "backbone pass", "≤ 1.10", lambda: project(model, batches, 0.5, fabric), backbone_pass, turns
+        "projection", "backbone pass", "≤ 1.10", lambda: project(model, batches, 0.5, processes), backbone_pass, turns
     )
     yield ratio("evaluation (scores, logits)", "backbone pass", "≤ 1.10", evaluation, backbone_pass, turns)
 

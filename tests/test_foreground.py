@@ -12,7 +12,7 @@ from dapl.batches.sources import grid_masks, in_order
 from dapl.common.progress import Reporter
 from dapl.config import Config, load_config
 from dapl.metrics.functional import background_bias
-from dapl.processes.launch import make_fabric
+from dapl.processes.launch import make_processes
 from dapl.runs.loading import load_run
 from dapl.training.trainer import train
 
@@ -53,7 +53,7 @@ def config_of(weight: float, cache: Path) -> Config:
 def measured(folder: Path) -> tuple[float, float]:
     """Mean raw-map B over the test images and the kept prototypes of their class, and accuracy."""
     loaded = load_run(folder)
-    run_data = RunData(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
+    run_data = RunData(loaded.config, make_processes(loaded.config), Reporter(quiet=True))
     source = run_data.images("test")
     biases, right = [], []
     for batch in source.batches(in_order(len(source), 16)):

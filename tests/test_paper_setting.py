@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 
 from dapl.batches.sources import Batch
 from dapl.common.seeds import generator
 from dapl.config import JointStage, load_config
 from dapl.models.build import build_model
+from dapl.processes.interface import SingleProcess
 from dapl.training.objective import Objective
 from dapl.training.projection import project
 from dapl.training.stages import FitEpoch, make_optimizer
@@ -44,19 +44,19 @@ def test_one_step_one_projection_one_evaluation(name: str, classes: int, capsys:
     config = load_config(CONFIGS / f"{name}-densenet161.yaml", {"model.backbone.weights": "random"})
     model = build_model(config.model, classes)
     assert model.prototypes.vectors.shape == (10 * classes, 16)
-    fabric, source = Fabric(accelerator="cpu"), Images(config.data.image_size, classes)
+    processes, source = SingleProcess(), Images(config.data.image_size, classes)
     stage = next(stage for stage in config.schedule if isinstance(stage, JointStage))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     objective = Objective(model, config.loss)
-    wrapped, optimizer = fabric.setup(objective, make_optimizer(model, stage))
-    epoch = FitEpoch(fabric, wrapped, objective.draw_negatives, optimizer, stage, source, (0, 0), 0)
+    wrapped, optimizer = processes.setup(objective, make_optimizer(model, stage))
+    epoch = FitEpoch(processes, wrapped, objective.draw_negatives, optimizer, stage, source, (0, 0), 0)
     [(_, terms)] = list(epoch.steps())
     assert {"cross_entropy", "cluster", "separation", "contrast", "foreground"} <= set(terms)
     moved = {name.split(".")[0] for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert moved == {"backbone", "addon", "attention", "prototypes"}
 
-    found = project(model, source.batches([torch.arange(IMAGES)]), 0.5, fabric)
+    found = project(model, source.batches([torch.arange(IMAGES)]), 0.5, processes)
     owned = found.image >= 0
     assert owned.sum() == IMAGES * 10
     with torch.no_grad():

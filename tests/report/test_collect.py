@@ -189,11 +189,11 @@ def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
     from dapl.batches.run_data import RunData
     from dapl.common.progress import Reporter
     from dapl.metrics.functional import activation_regions
-    from dapl.processes.launch import make_fabric
+    from dapl.processes.launch import make_processes
 
     folder, _ = reported("dapl")
     loaded = load_run(folder)
-    run_data = RunData(loaded.config, make_fabric(loaded.config), Reporter(quiet=True))
+    run_data = RunData(loaded.config, make_processes(loaded.config), Reporter(quiet=True))
     labels = torch.tensor(list(run_data.dataset("test").labels))
     images = run_data.images("test")
     ious = []

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from dapl.batches.run_data import RunData
@@ -18,7 +17,8 @@ from dapl.config import Config, load_config
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import Prototypes
-from dapl.processes.launch import make_fabric
+from dapl.processes.interface import Processes
+from dapl.processes.launch import make_processes
 
 TINY: dict[str, Any] = {
     "data": {"name": "toybirds", "classes": 3, "images_per_class": 6, "test_images_per_class": 2, "image_size": 64},
@@ -58,13 +58,13 @@ def config(configured: Callable[..., Config]) -> Config:
 
 
 @pytest.fixture
-def fabric(config: Config) -> Fabric:
-    return make_fabric(config)
+def processes(config: Config) -> Processes:
+    return make_processes(config)
 
 
 @pytest.fixture
-def lanes_of(fabric: Fabric) -> Callable[[Config], RunData]:
-    return lambda config: RunData(config, fabric, Reporter(quiet=True))
+def lanes_of(processes: Processes) -> Callable[[Config], RunData]:
+    return lambda config: RunData(config, processes, Reporter(quiet=True))
 
 
 @pytest.fixture

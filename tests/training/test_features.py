@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -19,13 +18,16 @@ from dapl.batches.run_data import RunData
 from dapl.batches.sources import Features, in_order
 from dapl.config import Config
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 
 
 @torch.no_grad()
-def test_each_view_is_the_backbone_on_that_image(model: PrototypeModel, run_data: RunData, fabric: Fabric) -> None:
+def test_each_view_is_the_backbone_on_that_image(
+    model: PrototypeModel, run_data: RunData, processes: Processes
+) -> None:
     source = run_data.images("train")
     counted: list[int] = []
-    features = compute_features(model.backbone, source, 2, 4, fabric, counted.append)
+    features = compute_features(model.backbone, source, 2, 4, processes, counted.append)
     assert sum(counted) == 15
     assert features.values.shape[:2] == (15, 2)
     assert features.masks is not None

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -20,6 +19,7 @@ from dapl.common.errors import DaplError
 from dapl.config import Config
 from dapl.data.toybirds import ToyBirds
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 from dapl.training.objective import Objective
 
 UNCACHED = {"cache.pixels": False, "cache.features": False}
@@ -217,7 +217,7 @@ def test_the_cache_folder_may_name_variables(
 
 
 def test_evaluation_of_a_batch_is_the_same_in_any_company(
-    run_data: RunData, model: PrototypeModel, fabric: Fabric
+    run_data: RunData, model: PrototypeModel, processes: Processes
 ) -> None:
     """What lets a stage on images and one on features, whose batches were cut differently, be compared at all."""
     source = run_data.images("train")

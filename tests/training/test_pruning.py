@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -20,6 +19,7 @@ from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 from dapl.runs.loading import load_run
 from dapl.training.pruning import foreground_shares, own_among_nearest, prune
 from dapl.training.trainer import train
@@ -74,9 +74,9 @@ def slow_share(features: Tensor, vector: Tensor, mask: Tensor, bias_of: str) -> 
 
 @pytest.mark.parametrize("bias_of", ["region", "map"])
 @pytest.mark.parametrize("batch_size", [1, 4, N])
-def test_shares_are_those_of_a_slow_loop(drawn: tuple, fabric: Fabric, bias_of: str, batch_size: int) -> None:
+def test_shares_are_those_of_a_slow_loop(drawn: tuple, processes: Processes, bias_of: str, batch_size: int) -> None:
     model, features, labels, masks = drawn
-    shares = foreground_shares(model, batched(features, labels, batch_size), lambda i: masks[i], fabric, bias_of)
+    shares = foreground_shares(model, batched(features, labels, batch_size), lambda i: masks[i], processes, bias_of)
     for j, vector in enumerate(model.prototypes.vectors.detach()):
         label, head = divmod(j, GROUPS)
         on_images = [
@@ -87,10 +87,10 @@ def test_shares_are_those_of_a_slow_loop(drawn: tuple, fabric: Fabric, bias_of: 
         assert float(shares[j]) == pytest.approx(np.mean(on_images), abs=1e-5)
 
 
-def test_the_percentile_bounds_the_region(drawn: tuple, fabric: Fabric) -> None:
+def test_the_percentile_bounds_the_region(drawn: tuple, processes: Processes) -> None:
     model, features, labels, masks = drawn
     narrow, wide = (
-        foreground_shares(model, batched(features, labels), lambda i: masks[i], fabric, "region", percentile)
+        foreground_shares(model, batched(features, labels), lambda i: masks[i], processes, "region", percentile)
         for percentile in (95.0, 1.0)
     )
     mean = torch.stack([masks[labels == label].float().mean() for label in range(CLASSES)])
@@ -98,10 +98,10 @@ def test_the_percentile_bounds_the_region(drawn: tuple, fabric: Fabric) -> None:
     assert (narrow - wide).abs().max() > 0.05
 
 
-def test_a_class_without_images_has_no_evidence(drawn: tuple, fabric: Fabric) -> None:
+def test_a_class_without_images_has_no_evidence(drawn: tuple, processes: Processes) -> None:
     model, features, _, masks = drawn
     labels = torch.arange(N) % 2
-    shares = foreground_shares(model, batched(features, labels), lambda i: masks[i], fabric)
+    shares = foreground_shares(model, batched(features, labels), lambda i: masks[i], processes)
     assert shares.isnan().tolist() == [False] * 4 + [True] * 2
     prune(model, shares, 1.0)
     assert model.prototypes.kept[4:].all()

@@ -24,7 +24,7 @@ from dapl.batches.sources import (
 )
 from dapl.config import Config
 from dapl.data.sample import Splits, Subset
-from dapl.processes.sharing import deal
+from dapl.processes.sharing import own_batches
 
 # --- orders ---------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ def process(rank: int, world: int) -> Any:
 @pytest.mark.parametrize(("count", "world"), [(20, 2), (20, 3), (3, 2), (2, 3), (1, 2)])
 def test_whole_batches_are_dealt(count: int, world: int) -> None:
     order = in_order(count, 4)
-    hands = [deal(order, process(rank, world)) for rank in range(world)]
+    hands = [own_batches(order, process(rank, world)) for rank in range(world)]
     dealt = [indices for hand in hands for indices in hand]
     assert sorted(torch.cat(dealt).tolist()) == list(range(count))
     assert all(len(indices) for indices in dealt)
@@ -153,12 +153,12 @@ def test_labels_and_images_of_a_subset_belong_together(run_data: RunData) -> Non
 
 
 def test_without_masks_there_are_none(
-    config: Config, fabric: Any, run_data: RunData, monkeypatch: pytest.MonkeyPatch
+    config: Config, processes: Any, run_data: RunData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = run_data.splits.train.dataset  # type: ignore[attr-defined]
     monkeypatch.setattr(type(base), "has_masks", False)
     bare = Splits(*(Subset(split, range(len(split))) for split in (base, base, base)))
-    without = RunData(config, fabric, run_data.reporter, bare)
+    without = RunData(config, processes, run_data.reporter, bare)
     (batch,) = read(without.images("train"), [torch.tensor([1, 0])])
     assert batch.masks is None
     assert without.pixel_masks("train", torch.tensor([0])) is None

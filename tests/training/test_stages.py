@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -23,6 +22,7 @@ from dapl.common.seeds import derive_seed
 from dapl.config import Config, FitStage, JointStage, LastLayerStage, WarmUpStage, dump_config
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.training import losses
@@ -35,16 +35,16 @@ def fit(
     config: Config,
     stage: WarmUpStage | JointStage,
     source: Source,
-    fabric: Fabric,
+    processes: Processes,
     position: Sequence[int] = (0, 0),
 ) -> list[Terms]:
     """The epochs of a stage, as the trainer runs them; the terms of each step."""
     optimizer = make_optimizer(model, stage)
     objective = Objective(model, config.loss)
-    wrapped, stepping = fabric.setup(objective, optimizer)
+    wrapped, stepping = processes.setup(objective, optimizer)
     terms: list[Terms] = []
     for index in range(stage.epochs):
-        epoch = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, position, index)
+        epoch = FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, position, index)
         terms += [found for _, found in epoch.steps()]
     return terms
 
@@ -70,16 +70,16 @@ def test_cosine_rates() -> None:
 
 
 def test_each_step_is_taken_at_its_own_rate(
-    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
+    model: PrototypeModel, config: Config, run_data: RunData, processes: Processes
 ) -> None:
     stage = WarmUpStage(epochs=2, batch_size=5, decay="cosine", learning_rates={"addon": 0.01, "prototypes": 0.1})
     optimizer = make_optimizer(model, stage)
     objective = Objective(model, config.loss)
-    wrapped, stepping = fabric.setup(objective, optimizer)
+    wrapped, stepping = processes.setup(objective, optimizer)
     seen = []
     for index in range(2):
         source = run_data.source("train", model)
-        epoch = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), index)
+        epoch = FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), index)
         assert len(epoch) == 3  # 15 images
         for _ in epoch.steps():
             seen.append([group["lr"] for group in optimizer.param_groups])
@@ -101,12 +101,12 @@ def test_each_step_is_taken_at_its_own_rate(
     ids=["warm-up", "joint", "a rate of 0", "classifier"],
 )
 def test_parts_with_a_rate_move_and_others_do_not(
-    configured: Callable[..., Config], run_data: RunData, fabric: Fabric, stage: Any, learning: set[str]
+    configured: Callable[..., Config], run_data: RunData, processes: Processes, stage: Any, learning: set[str]
 ) -> None:
     config = configured({"model.backbone.stages": [-1]})  # so that no block of the backbone goes unused
     model = build_model(config.model, 3)
     before = {name: copy.deepcopy(part.state_dict()) for name, part in model.components().items()}
-    fit(model, config, stage, run_data.images("train"), fabric)
+    fit(model, config, stage, run_data.images("train"), processes)
     for name, part in model.components().items():
         trained = dict(part.named_parameters())
         for entry, tensor in part.state_dict().items():
@@ -117,23 +117,23 @@ def test_parts_with_a_rate_move_and_others_do_not(
 
 
 def test_statistics_move_where_they_are_not_kept(
-    configured: Callable[..., Config], model: PrototypeModel, run_data: RunData, fabric: Fabric
+    configured: Callable[..., Config], model: PrototypeModel, run_data: RunData, processes: Processes
 ) -> None:
     model.backbone.freeze_statistics = False
     name = next(name for name in model.backbone.state_dict() if name.endswith("running_mean"))
     before = model.backbone.state_dict()[name].clone()
-    fit(model, configured(), JointStage(epochs=1, batch_size=8), run_data.images("train"), fabric)
+    fit(model, configured(), JointStage(epochs=1, batch_size=8), run_data.images("train"), processes)
     assert not torch.equal(model.backbone.state_dict()[name], before)
 
 
 def test_weight_decay_pulls_a_part_to_zero(
-    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
+    model: PrototypeModel, config: Config, run_data: RunData, processes: Processes
 ) -> None:
     norms = []
     for decay in (0.0, 100.0):
         trained = copy.deepcopy(model)
         stage = WarmUpStage(epochs=2, batch_size=8, weight_decay={"addon": decay})
-        fit(trained, config, stage, run_data.source("train", model), fabric)
+        fit(trained, config, stage, run_data.source("train", model), processes)
         norms.append(trained.components()["addon"][0].weight.norm().item())  # type: ignore[index]
     assert norms[1] < norms[0]
 
@@ -149,17 +149,17 @@ def test_rates_of_parts_that_the_system_lacks_are_left_alone(patches: Callable) 
 
 
 def test_a_step_resumed_in_the_middle_of_an_epoch_is_the_same(
-    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
+    model: PrototypeModel, config: Config, run_data: RunData, processes: Processes
 ) -> None:
     stage = WarmUpStage(epochs=1, batch_size=4, augment="flip")
     source = run_data.source("train", model, "flip")
     whole, cut = copy.deepcopy(model), copy.deepcopy(model)
-    terms = fit(whole, config, stage, source, fabric)
+    terms = fit(whole, config, stage, source, processes)
     optimizer, objective = make_optimizer(cut, stage), Objective(cut, config.loss)
-    wrapped, stepping = fabric.setup(objective, optimizer)
+    wrapped, stepping = processes.setup(objective, optimizer)
 
     def epoch() -> FitEpoch:
-        return FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 0)
+        return FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 0)
 
     steps = epoch().steps()
     first = [next(steps)[1], next(steps)[1]]
@@ -197,14 +197,14 @@ def slow_last_layer(model: PrototypeModel, run_data: RunData, stage: LastLayerSt
 
 
 def test_cached_scores_give_the_weights_of_a_run_over_images(
-    model: PrototypeModel, run_data: RunData, fabric: Fabric
+    model: PrototypeModel, run_data: RunData, processes: Processes
 ) -> None:
     model.prototypes.kept[1] = False
     stage = LastLayerStage(epochs=3, batch_size=6, learning_rate=0.01, l1=1e-3)
     slow = copy.deepcopy(model)
     slow_last_layer(slow, run_data, stage, (0, 4))
     source = run_data.source("train", model)
-    scores = all_scores(model, source, in_order(len(source), 4), fabric, lambda count: None)
+    scores = all_scores(model, source, in_order(len(source), 4), processes, lambda count: None)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     epochs: list[Terms] = []
     last_layer(model, scores, source.labels, stage, (0, 4), lambda epoch, means: epochs.append(means))
@@ -266,13 +266,13 @@ class Poisoned:
 
 
 def test_the_message_names_stage_epoch_step_and_terms(
-    model: PrototypeModel, config: Config, run_data: RunData, fabric: Fabric
+    model: PrototypeModel, config: Config, run_data: RunData, processes: Processes
 ) -> None:
     stage = WarmUpStage(epochs=3, batch_size=5)
     optimizer, objective = make_optimizer(model, stage), Objective(model, config.loss)
-    wrapped, stepping = fabric.setup(objective, optimizer)
+    wrapped, stepping = processes.setup(objective, optimizer)
     source = Poisoned(run_data.source("train", model))
-    steps = FitEpoch(fabric, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 1).steps()
+    steps = FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 1).steps()
     next(steps)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(DaplError, match=r"warm_up, epoch 2, step 2: .* not finite \(total, cross_entropy"):

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from PIL import Image
 from torch.testing import assert_close
 
@@ -25,6 +24,7 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, load_config
 from dapl.data.build import build_splits
+from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.run import Run
@@ -524,7 +524,7 @@ def test_a_truncated_checkpoint_is_not_resumed(short: Path, tmp_path: Path, caps
 
 
 def test_the_foreground_loss_wants_masks(
-    configured: Callable[..., Config], fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: Callable[..., Config], processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dapl.data.toybirds import ToyBirds
 

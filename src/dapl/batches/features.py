@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from dapl.batches.cache import open_array
 from dapl.batches.sources import Features, ImageSource, grid_masks, in_order
 from dapl.common.files import replacing
 from dapl.common.progress import Advance
+from dapl.processes.interface import Processes
 
 _VERSION = 1  # raise when the same key would give other features
 
@@ -44,7 +44,7 @@ def compute_features(
     source: ImageSource,
     views: int,
     batch_size: int,
-    fabric: Fabric,
+    processes: Processes,
     advance: Advance,
     allocate: Allocate = lambda name, shape: np.empty(shape, np.float32),
 ) -> Features:
@@ -57,8 +57,8 @@ def compute_features(
             for view in range(views):
                 images, pixel_masks = _view(batch.images, view), _view(batch.masks, view)
                 assert images is not None
-                with fabric.autocast():
-                    maps = backbone(images.to(fabric.device)).float().cpu()
+                with processes.autocast():
+                    maps = backbone(images.to(processes.device)).float().cpu()
                 if values is None:
                     values = allocate("features", (len(source), views, *maps.shape[1:]))
                 if pixel_masks is not None:

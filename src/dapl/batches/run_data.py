@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from dapl.batches.cache import Pixels, base_rows, load_pixels, pixels_key
@@ -21,6 +20,7 @@ from dapl.data.build import build_splits
 from dapl.data.sample import Dataset, Splits
 from dapl.data.transforms import Augmentation
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 
 Split = Literal["train", "validation", "test"]
 _WARNINGS_SHOWN = 5
@@ -29,10 +29,10 @@ _WARNINGS_SHOWN = 5
 class RunData:
     """The data of a run, read in the cheapest way that gives the same numbers."""
 
-    def __init__(self, config: Config, fabric: Fabric, reporter: Reporter, splits: Splits | None = None) -> None:
+    def __init__(self, config: Config, processes: Processes, reporter: Reporter, splits: Splits | None = None) -> None:
         """Files whose data is bad say so here, before anything is trained."""
         self.config = config
-        self.fabric = fabric
+        self.processes = processes
         self.reporter = reporter
         self.splits = splits or build_splits(config.data)
         self._tell_what_was_left_out()
@@ -93,7 +93,7 @@ class RunData:
             return found
         if self._size_gb(model, base, views) > self.config.cache.limit_gb:
             return None
-        if not on_disk and self.fabric.world_size > 1:
+        if not on_disk and self.processes.world_size > 1:
             return None  # each process reads its own share of the images instead of all of them
         return self._make_features(base, model, views, key, on_disk)
 
@@ -106,7 +106,13 @@ class RunData:
         def compute(*allocate) -> Features:
             with self.reporter.track("features", len(source)) as advance:
                 return compute_features(
-                    model.backbone, source, views, self.config.runtime.evaluation_batch, self.fabric, advance, *allocate
+                    model.backbone,
+                    source,
+                    views,
+                    self.config.runtime.evaluation_batch,
+                    self.processes,
+                    advance,
+                    *allocate,
                 )
 
         if not on_disk:
@@ -114,21 +120,20 @@ class RunData:
             features = compute()
             self._in_memory = (key, views), features
             return features
-        if self.fabric.local_rank == 0:
+        if self.processes.local_rank == 0:
             _writing(self.folder, lambda: write_features(self.folder, key, compute))
-        self.fabric.barrier()
+        self.processes.barrier()
         return open_features(self.folder, key, base.has_masks)
 
     def _any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
-        flags = self.fabric.all_gather(torch.tensor(flag, device=self.fabric.device))
-        return bool(torch.as_tensor(flags).any())
+        return bool(self.processes.gather(torch.tensor(flag, device=self.processes.device)).any())
 
     def _size_gb(self, model: PrototypeModel, base: Dataset, views: int) -> float:
         size = self.config.data.image_size
         with torch.inference_mode():
             model.backbone.eval()
-            shape = model.backbone(torch.zeros(1, 3, size, size, device=self.fabric.device)).shape
+            shape = model.backbone(torch.zeros(1, 3, size, size, device=self.processes.device)).shape
         return len(base) * views * shape[1:].numel() * 4 / 2**30
 
     def _load_pixels(self, dataset: Dataset) -> Pixels | None:
@@ -139,10 +144,10 @@ class RunData:
         key = pixels_key(base, data.image_size, data.fit)
         if key not in self._pixels:
             # One process a machine decodes, the others find the file.
-            if self.fabric.local_rank == 0:
+            if self.processes.local_rank == 0:
                 self._pixels[key] = self._open_pixels(base)
-            self.fabric.barrier()
-            if self.fabric.local_rank != 0:
+            self.processes.barrier()
+            if self.processes.local_rank != 0:
                 self._pixels[key] = self._open_pixels(base)
         return self._pixels[key]
 

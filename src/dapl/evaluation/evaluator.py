@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
 from dapl.batches.features import digest
 from dapl.batches.run_data import RunData, Split
@@ -27,6 +26,7 @@ from dapl.evaluation.summary import Measured, coverage_curves, numbers
 from dapl.metrics.functional import class_sizes, sparsity
 from dapl.metrics.registry import COMPANIONS, NAMES, chosen, needing
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run, versions
@@ -64,7 +64,7 @@ def evaluate(
 
 
 def _evaluate_process(
-    fabric: Fabric,
+    processes: Processes,
     config: Config,
     folder: Path,
     options: dict,
@@ -76,10 +76,10 @@ def _evaluate_process(
 ) -> dict[str, Any]:
     protocol = EvaluationProtocol(**options)
     loaded = load_run(folder, config=config)
-    reporter = Reporter(quiet or fabric.global_rank > 0)
-    run_data = RunData(config, fabric, reporter, None if given is None else given.splits())
+    reporter = Reporter(quiet or processes.global_rank > 0)
+    run_data = RunData(config, processes, reporter, None if given is None else given.splits())
     _check_classes(loaded, run_data, split)
-    loaded.model.to(fabric.device)
+    loaded.model.to(processes.device)
     run_data.shared_backbone = digest(loaded.model.backbone)
     missing = what_is_missing(names, run_data.dataset(split).parts, run_data.dataset(split).has_masks)
     if not len(loaded.model.prototypes):
@@ -99,7 +99,7 @@ def _evaluate_process(
         "versions": versions(),
     }
     result = summarise(measured, facts, missing, prototype_counts(loaded) if "prototypes" in names else {})
-    if files and fabric.global_rank == 0:
+    if files and processes.global_rank == 0:
         write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured)
     return asdict(result)
 

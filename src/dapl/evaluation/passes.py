@@ -35,7 +35,7 @@ from dapl.metrics.functional.purity import PurityTable
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.contract import Output, PrototypeModel
 from dapl.models.prototypes import class_table
-from dapl.processes.sharing import deal, merged
+from dapl.processes.sharing import own_batches, sum_tables
 from dapl.runs.records import PrototypeRecord
 
 PATCH, BLUR = 32, 10
@@ -57,7 +57,7 @@ class MorePasses:
             return
         noise = [generator(self.seed, "noise", index) for index in batch.indices.tolist()]
         noisy = F.perturb(self._images(batch), self.model.backbone.std.flatten(), noise)  # type: ignore[union-attr,operator]
-        with self.run_data.fabric.autocast():
+        with self.run_data.processes.autocast():
             embedding = self.model.embed(self.model.backbone(noisy)).float()
         again, _ = correspondence(self.model.maps(embedding, named), scene)
         unchanged = (again.cpu().byte() == rows.corresponding[batch.indices]).all(2)
@@ -81,16 +81,16 @@ class MorePasses:
         rows.similarity_lost[batch.indices] = torch.cat(lost, dim=1).where(measured, torch.nan).float().cpu()
 
     def _scores(self, images: Tensor) -> Tensor:
-        with self.run_data.fabric.autocast():
+        with self.run_data.processes.autocast():
             return self.model(images).scores.float()
 
     def _images(self, batch: Batch) -> Tensor:
         """uint8 B×3×S×S, where the batch may be one of features."""
         if batch.images is not None:
-            return batch.images.to(self.run_data.fabric.device)
+            return batch.images.to(self.run_data.processes.device)
         source = self.run_data.images(self.split)
         images = [source[index, 0][0] for index in batch.indices.tolist()]
-        return torch.stack(images).to(self.run_data.fabric.device)
+        return torch.stack(images).to(self.run_data.processes.device)
 
 
 @torch.no_grad()
@@ -99,19 +99,19 @@ def purity_of_prototypes(model: PrototypeModel, run_data: RunData, scenes: Split
 
     ``scenes`` are those of the training split.
     """
-    fabric, size = run_data.fabric, run_data.config.data.image_size
+    processes, size = run_data.processes, run_data.config.data.image_size
     merged, groups = F.merge_left_right(list(run_data.dataset("train").parts))
     relevant = (model.class_weights() > 1e-5).any(1) & model.prototypes.kept
     table = PurityTable(len(model.prototypes), len(merged))
-    best = table.empty().to(fabric.device)
+    best = table.empty().to(processes.device)
     source = run_data.source("train", model)
     order = in_order(len(source), run_data.config.runtime.evaluation_batch)
     with reporter.track("purity on train", len(source)) as advance:
-        for batch in source.batches(deal(order, fabric)):
-            with fabric.autocast():
-                output = run_model(model, batch.to(fabric.device))
+        for batch in source.batches(own_batches(order, processes)):
+            with processes.autocast():
+                output = run_model(model, batch.to(processes.device))
             points = scenes.points(batch)
-            keypoints, visible = points.keypoints.to(fabric.device), points.visible.to(fabric.device)
+            keypoints, visible = points.keypoints.to(processes.device), points.visible.to(processes.device)
             visible = F.visible_keypoints(keypoints, visible, size)
             grid = (output.embedding.shape[-2], output.embedding.shape[-1])
             boxes = F.patches(output.locations, grid, size, float(scaled(PATCH, size)))
@@ -119,8 +119,8 @@ def purity_of_prototypes(model: PrototypeModel, run_data: RunData, scenes: Split
             rows = table.rows(output.scores.float(), present, F.merge_parts(visible, groups), batch.indices, relevant)
             best = table.best(torch.cat((best, rows.to(best)), dim=1))
             advance(len(batch))
-    if fabric.world_size > 1:
-        best = table.merge(fabric.all_gather(best))  # type: ignore[arg-type]
+    if processes.world_size > 1:
+        best = table.merge(processes.gather(best))
     return table.purity(best).cpu()
 
 
@@ -202,8 +202,8 @@ class SplitPass:
         )
 
     def add(self, batch: Batch) -> None:
-        moved = batch.to(self.run_data.fabric.device)
-        with self.run_data.fabric.autocast():
+        moved = batch.to(self.run_data.processes.device)
+        with self.run_data.processes.autocast():
             output = run_model(self.model, moved)
         self.rows.answers.add(batch.indices, output.logits, batch.labels)
         if "sparsity" in self.wanted.companions:
@@ -235,15 +235,17 @@ def measure_split(
 
     Whole batches are dealt out to the processes, so that an image is seen in the same company as in one process.
     """
-    fabric, source = run_data.fabric, run_data.source(split, model)
+    processes, source = run_data.processes, run_data.source(split, model)
     measuring = SplitPass(model, run_data, split, scenes, wanted)
     order = in_order(len(source), run_data.config.runtime.evaluation_batch)
     with reporter.track(f"evaluating {split}", len(source)) as advance:
-        for batch in source.batches(deal(order, fabric)):
+        for batch in source.batches(own_batches(order, processes)):
             measuring.add(batch)
             advance(len(batch))
     rows = measuring.rows
-    return SplitRows(merged(rows.answers, fabric), merged(rows.looks, fabric), merged(rows.companions, fabric))
+    return SplitRows(
+        sum_tables(rows.answers, processes), sum_tables(rows.looks, processes), sum_tables(rows.companions, processes)
+    )
 
 
 @torch.no_grad()
@@ -262,7 +264,7 @@ def measure_sources(
     looks = Looks.empty(len(table), table.shape[1], len(run_data.dataset("train").parts), len(thresholds))
     images = run_data.images("train")
     classes_at_once = max(1, run_data.config.runtime.evaluation_batch // table.shape[1])
-    order = deal(list(torch.arange(len(table)).split(classes_at_once)), run_data.fabric)
+    order = own_batches(list(torch.arange(len(table)).split(classes_at_once)), run_data.processes)
     with reporter.track("prototypes on their sources", sum(map(len, order))) as advance:
         for classes in order:
             named, kept = table[classes], counts[classes]
@@ -271,19 +273,19 @@ def measure_sources(
             found = _look_at(model, batch, named, kept, place.view_as(named), scenes, wanted)
             looks.add(classes, found, scenes.protocol.tau, thresholds)
             advance(len(classes))
-    return merged(looks, run_data.fabric)
+    return sum_tables(looks, run_data.processes)
 
 
 def _look_at(
     model: PrototypeModel, batch: Batch, named: Tensor, kept: Tensor, place: Tensor, scenes: SplitScenes, wanted: Wanted
 ) -> Found:
     """Prototypes ``named`` (B×M) on images ``place`` (B×M) of the batch: every pair is a row of its own at first."""
-    fabric = scenes.run_data.fabric
-    with fabric.autocast():
-        embedding = model.embed(features_of(model, batch.to(fabric.device))).float()
+    processes = scenes.run_data.processes
+    with processes.autocast():
+        embedding = model.embed(features_of(model, batch.to(processes.device))).float()
     pairs = place.flatten()
     maps = model.maps(embedding[pairs], named.flatten().unsqueeze(1))  # BM×1×H×W
-    scene = _rows(scenes.of(batch, (maps.shape[-2], maps.shape[-1]), fabric.device, wanted.masks), pairs)
+    scene = _rows(scenes.of(batch, (maps.shape[-2], maps.shape[-1]), processes.device, wanted.masks), pairs)
     size = scenes.run_data.config.data.image_size
     regions = model_regions(model, maps, size, scenes.protocol.percentile) if wanted.regions else None  # BM×1×S×S
     found = look(maps, regions, kept.flatten().unsqueeze(1), scene, replace(wanted, ious=False))

@@ -118,9 +118,9 @@ class SplitScenes:
     def _load(self) -> Annotations:
         """One process a machine makes the files, the others find them."""
         self.run_data.images(self.split)  # whoever decodes the images for the pixel cache writes annotations as well
-        fabric = self.run_data.fabric
-        found = self._open() if fabric.local_rank == 0 else None
-        fabric.barrier()
+        processes = self.run_data.processes
+        found = self._open() if processes.local_rank == 0 else None
+        processes.barrier()
         return self._open() if found is None else found
 
     def _open(self) -> Annotations:

@@ -13,9 +13,9 @@ from torch import Tensor
 from dapl.batches.run_data import RunData
 from dapl.common.files import replacing
 from dapl.common.progress import Reporter
-from dapl.config import Config, RuntimeConfig
+from dapl.config import Config
 from dapl.metrics.functional import activation_regions
-from dapl.processes.launch import make_fabric
+from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.records import PrototypeRecord
 
@@ -110,8 +110,7 @@ def outline(region: Tensor, width: int = 2) -> Tensor:
 def write_sheet(folder: Path, config: Config | None = None) -> Path:
     """Draw prototypes.png of a finished run."""
     loaded = load_run(folder, config=config)
-    fabric = make_fabric(loaded.config.model_copy(update={"runtime": RuntimeConfig(accelerator="cpu")}))
-    run_data = RunData(loaded.config, fabric, Reporter(quiet=True))
+    run_data = RunData(loaded.config, SingleProcess(), Reporter(quiet=True))
     sheet = prototype_sheet(loaded, run_data)
     with replacing(loaded.run.sheet_file) as temporary:
         sheet.save(temporary, format="PNG", optimize=True)

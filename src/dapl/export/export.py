@@ -18,7 +18,7 @@ from dapl.batches.run_data import RunData
 from dapl.common.errors import DaplError, nearest
 from dapl.common.files import replacing_folder
 from dapl.common.progress import Reporter
-from dapl.config import Config, RuntimeConfig
+from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.images import read_image
 from dapl.data.sample import Dataset
@@ -30,7 +30,7 @@ from dapl.export.images import take_images
 from dapl.export.layout import ONNX, ExportConfig, ExportData, check_replaceable
 from dapl.export.onnx_file import check_packages, write_onnx
 from dapl.models.contract import PrototypeModel
-from dapl.processes.launch import make_fabric
+from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run
 
@@ -172,8 +172,7 @@ def _wall(loaded: LoadedRun) -> bytes:
         pixels = read_image(loaded.run.sheet_file).permute(1, 2, 0).numpy()
         sheet = Image.fromarray(pixels)
     except DaplError:
-        fabric = make_fabric(loaded.config.model_copy(update={"runtime": RuntimeConfig(accelerator="cpu")}))
-        sheet = prototype_sheet(loaded, RunData(loaded.config, fabric, Reporter(quiet=True)))
+        sheet = prototype_sheet(loaded, RunData(loaded.config, SingleProcess(), Reporter(quiet=True)))
     stream = io.BytesIO()
     sheet.save(stream, format="PNG", optimize=True)
     return stream.getvalue()

@@ -7,29 +7,36 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
 from dapl.common.errors import DaplError, original_message
 from dapl.config import Config
+from dapl.processes.interface import Processes, SingleProcess
 
-_LAUNCHED_BY_OTHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK")
 
-
-def make_fabric(config: Config) -> Fabric:
+def make_processes(config: Config) -> Processes:
+    """The processes that ``config.runtime`` asks for; Fabric is loaded only where one plain process is not enough."""
     runtime = config.runtime
-    several = runtime.devices * runtime.nodes > 1
-    launched = any(name in os.environ for name in _LAUNCHED_BY_OTHERS)
-    try:
-        return Fabric(
-            accelerator=runtime.accelerator,
-            devices=runtime.devices,
-            num_nodes=runtime.nodes,
-            strategy=("ddp" if launched else "ddp_spawn") if several else "auto",
-            precision=runtime.precision,  # type: ignore[arg-type]
-        )
-    except Exception as error:
-        # Fabric has no common exception for devices and precisions that do not exist; its first sentence is good.
-        raise DaplError(f"runtime: {str(error).splitlines()[0]}") from error
+    device = _single_device(runtime.accelerator)
+    if device is not None and runtime.devices * runtime.nodes == 1 and runtime.precision in ("32", "32-true"):
+        return SingleProcess(device)
+    from dapl.processes.fabric import FabricProcesses
+
+    return FabricProcesses.of_runtime(runtime)
+
+
+def _single_device(accelerator: str) -> torch.device | None:
+    """The first device of that kind; None where there is none, or where Fabric knows the kind and we do not."""
+    is_there: dict[str, Callable[[], bool]] = {
+        "mps": torch.backends.mps.is_available,
+        "cuda": torch.cuda.is_available,
+        "cpu": lambda: True,
+    }
+    kind = {"auto": next(kind for kind, there in is_there.items() if there()), "gpu": "cuda"}.get(
+        accelerator, accelerator
+    )
+    if kind not in is_there or not is_there[kind]():
+        return None
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, 0)
 
 
 def is_first_process() -> bool:
@@ -38,19 +45,13 @@ def is_first_process() -> bool:
 
 
 def launch(config: Config, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call ``function(fabric, config, *arguments)`` in every process; returns what the first one returns."""
-    fabric = make_fabric(config)
+    """Call ``function(processes, config, *arguments)`` in every process; returns what the first one returns."""
+    processes = make_processes(config)
     try:
-        return fabric.launch(_with_threads, function, config, *arguments)  # type: ignore[arg-type]
+        return processes.launch(function, config, *arguments)
     except (torch.multiprocessing.ProcessRaisedException, DaplError) as error:
         # A spawned process or a loading one hands over its exception as a traceback in text.
         message = original_message(str(error))
         if message is None:
             raise
         raise DaplError(message) from error
-
-
-def _with_threads(fabric: Fabric, function: Callable[..., Any], config: Config, *arguments: Any) -> Any:
-    if fabric.device.type == "cpu" and config.runtime.devices > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.runtime.devices))
-    return function(fabric, config, *arguments)

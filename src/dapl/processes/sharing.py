@@ -1,4 +1,4 @@
-"""Work that several processes share: batches are dealt out, what each found is put together again."""
+"""Work that several processes share: batches are divided among them, and what each found is put together again."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ from dataclasses import fields
 from typing import TypeVar
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
+
+from dapl.processes.interface import Processes
 
 TABLE = TypeVar("TABLE")
 
 
-def deal(order: Sequence[Tensor], fabric: Fabric) -> list[Tensor]:
-    """Whole batches dealt out to the processes, so that each image is seen in the same company as in one process.
+def own_batches(order: Sequence[Tensor], processes: Processes) -> list[Tensor]:
+    """The batches of this process: whole ones, so that each image is seen in the same company as in one process.
 
     Where there are fewer batches than processes, smaller ones are made, so that no process goes without.
+
+    >>> from dapl.processes.interface import SingleProcess
+    >>> own_batches([torch.tensor([0, 1]), torch.tensor([2])], SingleProcess())
+    [tensor([0, 1]), tensor([2])]
     """
-    if len(order) < fabric.world_size:
-        order = torch.cat(list(order)).tensor_split(fabric.world_size)
-    return [indices for indices in order[fabric.global_rank :: fabric.world_size] if len(indices)]
+    if len(order) < processes.world_size:
+        order = torch.cat(list(order)).tensor_split(processes.world_size)
+    return [indices for indices in order[processes.global_rank :: processes.world_size] if len(indices)]
 
 
-def everywhere(table: Tensor, fabric: Fabric) -> Tensor:
-    """Rows that each process filled in its share of, put together (the rest is 0)."""
-    if fabric.world_size == 1:
+def sum_rows(table: Tensor, processes: Processes) -> Tensor:
+    """The whole table, from the rows that each process filled in (the others are 0 there)."""
+    if processes.world_size == 1:
         return table
-    return fabric.all_reduce(table.to(fabric.device), reduce_op="sum").cpu()  # type: ignore[union-attr]
+    return processes.sum(table.to(processes.device)).cpu()
 
 
-def merged(table: TABLE, fabric: Fabric) -> TABLE:
-    """The rows that each process filled in its share of, and the sums of all."""
-    for field in fields(table):  # type: ignore[arg-type]
-        setattr(table, field.name, everywhere(getattr(table, field.name), fabric))
-    return table
+def sum_tables(tables: TABLE, processes: Processes) -> TABLE:
+    """`sum_rows` of every field of a dataclass, in place."""
+    for field in fields(tables):  # type: ignore[arg-type]
+        setattr(tables, field.name, sum_rows(getattr(tables, field.name), processes))
+    return tables

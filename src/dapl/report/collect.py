@@ -21,7 +21,7 @@ from dapl.data.in_memory import hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.models.contract import PrototypeModel
-from dapl.processes.launch import make_fabric
+from dapl.processes.launch import make_processes
 from dapl.report.entries import FLAGS, Material, counts, members, offenders, wall
 from dapl.report.facts import (
     HEADLINES,
@@ -75,10 +75,10 @@ def collect(
     reporter = Reporter(quiet)
     evaluation = evaluation_of(run) or _evaluate(run, config, splits, quiet)
     loaded = load_run(run.folder, config=config)
-    run_data = RunData(config, make_fabric(config), reporter, splits)
+    run_data = RunData(config, make_processes(config), reporter, splits)
     split: Split = evaluation["protocol"].get("split", "test")
     _check_classes(loaded, run_data, split)
-    loaded.model.to(run_data.fabric.device)
+    loaded.model.to(run_data.processes.device)
     run_data.shared_backbone = digest(loaded.model.backbone)
     return _Collecting(loaded, run_data, split, _protocol(evaluation), evaluation, images, reporter).report()
 

@@ -175,8 +175,8 @@ def _glance(
     scenes: SplitScenes,
     side: int,
 ) -> dict[int, Seen]:
-    moved = batch.to(run_data.fabric.device)
-    with run_data.fabric.autocast():
+    moved = batch.to(run_data.processes.device)
+    with run_data.processes.autocast():
         output = run_model(model, moved)
     embedding = output.embedding.float()
     grid = (embedding.shape[-2], embedding.shape[-1])

@@ -88,8 +88,8 @@ class _Adding:
         self.sums = SplitLooks(model.classes, self.table.shape[1], len(run_data.dataset(split).parts))
 
     def add(self, batch: Batch) -> None:
-        moved = batch.to(self.run_data.fabric.device)
-        with self.run_data.fabric.autocast():
+        moved = batch.to(self.run_data.processes.device)
+        with self.run_data.processes.autocast():
             output = run_model(self.model, moved)
         places = (batch.labels.cpu(), output.logits.argmax(1).cpu())
         self.sums.confusion.index_put_(places, torch.ones(len(batch)), accumulate=True)

@@ -1,4 +1,4 @@
-"""The total loss of a fit stage, as one module so that Fabric can wrap it for several devices and for precision."""
+"""The total loss of a fit stage, as one module that can be wrapped for several devices and for precision."""
 
 from __future__ import annotations
 

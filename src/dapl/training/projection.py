@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from dapl.batches.sources import Batch, features_of, grid_masks
 from dapl.data.sample import Dataset
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
 
@@ -52,18 +52,20 @@ class Projection:
 
 
 @torch.no_grad()
-def project(model: PrototypeModel, batches: Iterable[Batch], threshold: float | None, fabric: Fabric) -> Projection:
+def project(
+    model: PrototypeModel, batches: Iterable[Batch], threshold: float | None, processes: Processes
+) -> Projection:
     """Replace every prototype by its nearest training patch; batches are this process's share of the images."""
     model.eval()
     best: BestPatches | None = None
     for batch in batches:
-        batch = batch.to(fabric.device)
-        with fabric.autocast():
+        batch = batch.to(processes.device)
+        with processes.autocast():
             embedding = model.embed(features_of(model, batch)).float()
         best = _consider(model, batch, embedding, threshold, best)
     if best is None:
         raise ValueError("Projection needs at least one image in every process.")
-    best = _merge(best, fabric)
+    best = _merge(best, processes)
     found = best.rank >= 0
     chosen = best.embedding.flatten(2).gather(2, best.location[:, None, None].expand(-1, best.embedding.shape[1], 1))
     vectors = model.prototypes.vectors
@@ -160,21 +162,21 @@ def _nothing(count: int, embedding: Tensor) -> BestPatches:
     )
 
 
-def _merge(best: BestPatches, fabric: Fabric) -> BestPatches:
+def _merge(best: BestPatches, processes: Processes) -> BestPatches:
     """The best over all processes; every process ends with the same."""
-    if fabric.world_size == 1:
+    if processes.world_size == 1:
         return best
-    gathered = {name: fabric.all_gather(value) for name, value in vars(best).items() if name != "embedding"}
+    gathered = {name: processes.gather(value) for name, value in vars(best).items() if name != "embedding"}
     winner = torch.zeros_like(best.image)
     merged = BestPatches(**{name: value[0].clone() for name, value in gathered.items()}, embedding=best.embedding)
-    for process in range(1, fabric.world_size):
+    for process in range(1, processes.world_size):
         theirs = {name: value[process] for name, value in gathered.items()}
         better = merged.better(theirs["rank"], theirs["distance"], theirs["image"]) & (theirs["rank"] >= 0)
         for name, value in theirs.items():
             getattr(merged, name)[better] = value[better]
         winner[better] = process
-    mine = (winner == fabric.global_rank)[:, None, None, None]
-    merged.embedding = fabric.all_reduce(torch.where(mine, best.embedding, 0), reduce_op="sum")  # type: ignore[assignment]
+    mine = (winner == processes.global_rank)[:, None, None, None]
+    merged.embedding = processes.sum(torch.where(mine, best.embedding, 0))
     return merged
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from dapl.batches.sources import Batch, features_of, grid_masks
 from dapl.metrics.functional import background_bias, region_background_share
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
 from dapl.runs.records import PrototypeRecord
 
 MasksOf = Callable[[Tensor], Tensor]
@@ -26,7 +26,7 @@ def foreground_shares(
     model: PrototypeModel,
     batches: Iterable[Batch],
     masks_of: MasksOf,
-    fabric: Fabric,
+    processes: Processes,
     bias_of: str = "region",
     percentile: float = 95.0,
 ) -> Tensor:
@@ -35,12 +35,12 @@ def foreground_shares(
     ``region``: share of the activation region's pixels; ``map``: of the raw map, the literal B of equation 5.
     """
     model.eval()
-    sums = torch.zeros(len(model.prototypes), dtype=torch.double, device=fabric.device)
+    sums = torch.zeros(len(model.prototypes), dtype=torch.double, device=processes.device)
     counts = torch.zeros_like(sums)
     for batch in batches:
-        masks = masks_of(batch.indices).to(fabric.device)
-        batch = batch.to(fabric.device)
-        with fabric.autocast():
+        masks = masks_of(batch.indices).to(processes.device)
+        batch = batch.to(processes.device)
+        with processes.autocast():
             embedding = model.embed(features_of(model, batch)).float()
         named, counted = model.prototypes_of(batch.labels)  # B×M
         maps = model.maps(embedding, named)
@@ -50,8 +50,7 @@ def foreground_shares(
             bias = region_background_share(model_regions(model, maps, masks.shape[-1], percentile), masks.bool())
         sums.index_add_(0, named[counted], 1 - bias[counted].double())
         counts.index_add_(0, named[counted], torch.ones_like(bias[counted], dtype=torch.double))
-    sums, counts = (fabric.all_reduce(values, reduce_op="sum") for values in (sums, counts))  # type: ignore[assignment]
-    return (sums / counts).float()  # 0/0 is nan: no evidence
+    return (processes.sum(sums) / processes.sum(counts)).float()  # 0/0 is nan: no evidence
 
 
 @torch.no_grad()

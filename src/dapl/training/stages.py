@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from dapl.batches.sources import Source, run_model, shares, shuffled
@@ -16,7 +15,8 @@ from dapl.common.progress import Advance
 from dapl.common.seeds import derive_seed, generator
 from dapl.config import FitStage, JointStage, LastLayerStage, WarmUpStage
 from dapl.models.contract import PrototypeModel
-from dapl.processes.sharing import deal, everywhere
+from dapl.processes.interface import Processes
+from dapl.processes.sharing import own_batches, sum_rows
 from dapl.training import losses
 
 Terms = dict[str, float]
@@ -51,7 +51,7 @@ class FitEpoch:
 
     def __init__(
         self,
-        fabric: Fabric,
+        processes: Processes,
         objective: nn.Module,
         draw: Callable[[torch.Generator], Tensor | None],
         optimizer: torch.optim.Optimizer,
@@ -62,14 +62,14 @@ class FitEpoch:
     ) -> None:
         """``position`` names seed and stage; every random number of the epoch follows from it.
 
-        Objective and optimizer are as Fabric wrapped them; ``draw`` gives the negatives of a step.
+        Objective and optimizer are as `Processes.setup` gave them; ``draw`` gives the negatives of a step.
         """
-        self.fabric, self.objective, self.draw, self.optimizer = fabric, objective, draw, optimizer
+        self.processes, self.objective, self.draw, self.optimizer = processes, objective, draw, optimizer
         self.stage, self.source, self.epoch = stage, source, epoch
         self.position = (*position, epoch)
         batch_size = min(stage.batch_size, len(source))
         order = shuffled(len(source), batch_size, derive_seed(*self.position, "order"))
-        rank, world = fabric.global_rank, fabric.world_size
+        rank, world = processes.global_rank, processes.world_size
         self.sizes = [len(indices) for indices in order]
         self.order = shares(order, rank, world)
         # A process with a smaller share of the last batch counts for less: then the mean over processes is the mean
@@ -88,17 +88,17 @@ class FitEpoch:
             for group in self.optimizer.param_groups:
                 group["lr"] = group["base"] * rate_factor(self.stage, self.epoch, progress)
             negatives = self.draw(generator(*self.position, step, "negatives"))
-            terms = self.objective(batch.to(self.fabric.device), negatives)
+            terms = self.objective(batch.to(self.processes.device), negatives)
             self.optimizer.zero_grad(set_to_none=True)
-            self.fabric.backward(terms["total"] * self.weights[step])
+            self.processes.backward(terms["total"] * self.weights[step])
             means = self._checked({name: value.detach() * self.weights[step] for name, value in terms.items()}, step)
             self.optimizer.step()
             yield step, means
 
     def _checked(self, terms: Mapping[str, Tensor], step: int) -> Terms:
         """Means over processes, or the end of the run before the weights are touched."""
-        values = self.fabric.all_reduce(torch.stack(list(terms.values())).double(), reduce_op="mean")
-        means = dict(zip(terms, values.tolist(), strict=True))  # type: ignore[union-attr]
+        values = self.processes.sum(torch.stack(list(terms.values())).double()) / self.processes.world_size
+        means = dict(zip(terms, values.tolist(), strict=True))
         if broken := [name for name, value in means.items() if not math.isfinite(value)]:
             raise not_finite(f"{self.stage.stage}, epoch {self.epoch + 1}, step {step + 1}", broken)
         return means
@@ -116,19 +116,19 @@ def all_scores(
     model: PrototypeModel,
     source: Source,
     order: Sequence[Tensor],
-    fabric: Fabric,
+    processes: Processes,
     advance: Advance,
     what: Literal["scores", "distances"] = "scores",
 ) -> Tensor:
     """Scores (or distances to the nearest patch) of every image, n×P on the CPU, the same in every process."""
     model.eval()
     table = torch.zeros(len(source), model.score_count)
-    for batch in source.batches(deal(order, fabric)):
-        with fabric.autocast():
-            output = run_model(model, batch.to(fabric.device))
+    for batch in source.batches(own_batches(order, processes)):
+        with processes.autocast():
+            output = run_model(model, batch.to(processes.device))
         table[batch.indices] = getattr(output, what).float().cpu()
         advance(len(batch))
-    return everywhere(table, fabric)
+    return sum_rows(table, processes)
 
 
 def last_layer(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from dapl.batches.features import digest
@@ -23,6 +22,7 @@ from dapl.common.progress import Reporter
 from dapl.config import Config, FitStage, LastLayerStage, Stage
 from dapl.data.in_memory import InMemorySplits
 from dapl.models.build import build_model
+from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import (
     Checkpoint,
     Position,
@@ -64,16 +64,16 @@ class RunState:
     """What a trainer changes, and how it is kept."""
 
     def __init__(
-        self, fabric: Fabric, config: Config, run: Run, reporter: Reporter, given: InMemorySplits | None = None
+        self, processes: Processes, config: Config, run: Run, reporter: Reporter, given: InMemorySplits | None = None
     ) -> None:
-        self.fabric, self.config, self.run, self.reporter = fabric, config, run, reporter
-        self.run_data = RunData(config, fabric, reporter, None if given is None else given.splits())
+        self.processes, self.config, self.run, self.reporter = processes, config, run, reporter
+        self.run_data = RunData(config, processes, reporter, None if given is None else given.splits())
         self.classes = list(self.run_data.splits.train.classes)
         _check_data(config, self.run_data)
         resuming = run.last.exists()
         fresh = not resuming and config.start is None
         self.model = build_model(config.model, len(self.classes), config.seed, pretrained=fresh)
-        self.model.to(fabric.device).requires_grad_(False)  # a stage says what learns
+        self.model.to(processes.device).requires_grad_(False)  # a stage says what learns
         self.records = fresh_records(self.model, self.classes)
         self.position = Position()
         self.best: list[float] | None = None
@@ -87,7 +87,9 @@ class RunState:
             if config.start is not None:
                 self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
             self.run_data.shared_backbone = digest(self.model.backbone)
-        self.curves = Curves(run.tensorboard, self._epochs_before(self.position)) if fabric.global_rank == 0 else None
+        self.curves = (
+            Curves(run.tensorboard, self._epochs_before(self.position)) if processes.global_rank == 0 else None
+        )
 
     # --- numbers ------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ class RunState:
     def _scores(self, split: Split) -> tuple[Tensor, Tensor]:
         source = self.run_data.source(split, self.model)
         with self.reporter.track(f"scores of {split}", len(source)) as advance:
-            return all_scores(self.model, source, self._order(len(source)), self.fabric, advance), source.labels
+            return all_scores(self.model, source, self._order(len(source)), self.processes, advance), source.labels
 
     def _validation_masks(self, indices: Tensor) -> Tensor:
         masks = self.run_data.pixel_masks("validation", indices)
@@ -108,9 +110,9 @@ class RunState:
         frozen = not any(p.requires_grad for p in self.model.backbone.parameters())
         # While the backbone learns, its features are worth nothing after this one look at them.
         source = self.run_data.source("validation", self.model) if frozen else self.run_data.images("validation")
-        scores = all_scores(self.model, source, self._order(len(source)), self.fabric, lambda count: None)
+        scores = all_scores(self.model, source, self._order(len(source)), self.processes, lambda count: None)
         with torch.no_grad():
-            return judge(self.model.classify(scores.to(self.fabric.device)).cpu(), source.labels)
+            return judge(self.model.classify(scores.to(self.processes.device)).cpu(), source.labels)
 
     def _after_epoch(
         self,
@@ -146,7 +148,7 @@ class RunState:
     # --- what is saved ------------------------------------------------------------------------------------------
 
     def _describe(self) -> None:
-        if self.fabric.global_rank == 0:
+        if self.processes.global_rank == 0:
             splits = self.run_data.splits
             images = {name: len(getattr(splits, name)) for name in ("train", "validation", "test")}
             self.run.describe_data(self.classes, splits.train.parts, images)
@@ -163,7 +165,7 @@ class RunState:
             self._write_prototypes()
 
     def _log(self, entry: dict[str, Any]) -> None:
-        if self.fabric.global_rank == 0:
+        if self.processes.global_rank == 0:
             self.run.log(entry)
 
     def _start_best(self) -> Terms:
@@ -192,16 +194,16 @@ class RunState:
         }
 
     def _save_best(self, state: dict[str, Tensor]) -> None:
-        if self.fabric.global_rank == 0:
+        if self.processes.global_rank == 0:
             save_checkpoint(self.run.best, Checkpoint(self.position, state, facts=self._facts()))
             self._write_prototypes()
-        self.fabric.barrier()
+        self.processes.barrier()
 
     def _save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        if self.fabric.global_rank == 0:
+        if self.processes.global_rank == 0:
             state = {} if optimizer is None else optimizer_tensors(optimizer)
             save_checkpoint(self.run.last, Checkpoint(self.position, self.model.state_dict(), state, self._facts()))
-        self.fabric.barrier()
+        self.processes.barrier()
 
     def _write_prototypes(self) -> None:
         size = self.config.data.image_size
@@ -233,7 +235,7 @@ class RunState:
     def _forget_log(self) -> None:
         """Of what is about to be done (again); the line of a stage comes after those of its epochs."""
         reached = self.position[:2]
-        if self.fabric.global_rank == 0:
+        if self.processes.global_rank == 0:
             self.run.forget_log(lambda entry: (entry["stage"], entry.get("epoch", math.inf)) < reached)
 
 

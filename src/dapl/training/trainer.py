@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from dapl.batches.sources import Batch
@@ -28,8 +27,9 @@ from dapl.config import (
 from dapl.data.in_memory import InMemorySplits, hand_over
 from dapl.data.sample import Splits
 from dapl.metrics.functional.regions import model_regions
+from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
-from dapl.processes.sharing import deal
+from dapl.processes.sharing import own_batches
 from dapl.runs.checkpoint import (
     Position,
     restore_optimizer,
@@ -60,12 +60,12 @@ def train(config: Config, out: Path, resume: bool = False, quiet: bool = False, 
 
 
 def _train_process(
-    fabric: Fabric, config: Config, out: Path, resume: bool, quiet: bool, given: InMemorySplits | None
+    processes: Processes, config: Config, out: Path, resume: bool, quiet: bool, given: InMemorySplits | None
 ) -> None:
-    if fabric.global_rank == 0:
+    if processes.global_rank == 0:
         Run.open(out).sweep() if resume else Run.create(out, config)
-    fabric.barrier()
-    Trainer(fabric, config, Run(out), Reporter(quiet or fabric.global_rank > 0), given).train()
+    processes.barrier()
+    Trainer(processes, config, Run(out), Reporter(quiet or processes.global_rank > 0), given).train()
 
 
 class Trainer(RunState):
@@ -110,10 +110,10 @@ class Trainer(RunState):
             else self.run_data.images("train", stage.augment)
         )
         objective = Objective(self.model, self.config.loss)
-        wrapped, stepping = self.fabric.setup(objective, optimizer)
+        wrapped, stepping = self.processes.setup(objective, optimizer)
         for index in range(self.position.epoch, stage.epochs):
             epoch = FitEpoch(
-                self.fabric,
+                self.processes,
                 wrapped,
                 objective.draw_negatives,
                 stepping,
@@ -145,8 +145,8 @@ class Trainer(RunState):
     def _project(self, stage: ProjectStage) -> dict[str, Any]:
         source = self.run_data.source("train", self.model)
         with self.reporter.track("projection", len(source)) as advance:
-            batches = _counting(source.batches(deal(self._order(len(source)), self.fabric)), advance)
-            found = project(self.model, batches, stage.foreground_share, self.fabric)
+            batches = _counting(source.batches(own_batches(self._order(len(source)), self.processes)), advance)
+            found = project(self.model, batches, stage.foreground_share, self.processes)
         size = self.config.data.image_size
         regions = model_regions(self.model, found.maps.unsqueeze(1), size).squeeze(1).cpu()
         self.records = record_projection(self.records, found, self.run_data.dataset("train"), regions)
@@ -166,7 +166,7 @@ class Trainer(RunState):
 
         def after_epoch(epoch: int, means: Terms) -> None:
             nonlocal best_state
-            validation = judge(self.model.classify(held_out.to(self.fabric.device)).cpu(), held_out_labels)
+            validation = judge(self.model.classify(held_out.to(self.processes.device)).cpu(), held_out_labels)
             self._after_epoch(number, stage, before + epoch, means, validation)
             if self._is_best(validation):
                 best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -209,7 +209,7 @@ class Trainer(RunState):
         source = self.run_data.source("train", self.model)
         with self.reporter.track("responses", len(source)) as advance:
             order = self._order(len(source))
-            return all_scores(self.model, source, order, self.fabric, advance, "distances")
+            return all_scores(self.model, source, order, self.processes, advance, "distances")
 
     def _prune_impure(self, stage: PurePruneStage) -> dict[str, Any]:
         labels = self.run_data.source("train", self.model).labels
@@ -230,9 +230,9 @@ class Trainer(RunState):
             self.reporter.line("  nothing pruned: the data has no foreground masks to tell background by")
             return {"removed": 0}
         with self.reporter.track("background bias", len(source)) as advance:
-            batches = _counting(source.batches(deal(self._order(len(source)), self.fabric)), advance)
+            batches = _counting(source.batches(own_batches(self._order(len(source)), self.processes)), advance)
             shares = foreground_shares(
-                self.model, batches, self._validation_masks, self.fabric, stage.bias_of, stage.percentile
+                self.model, batches, self._validation_masks, self.processes, stage.bias_of, stage.percentile
             )
         removed = prune(self.model, shares, stage.threshold).tolist()
         for record, share, gone in zip(self.records, shares.tolist(), removed, strict=True):

@@ -1,0 +1,93 @@
+"""Several devices or reduced precision, by Lightning Fabric. Imported only where it is needed: that takes seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import dapl.common.operators  # noqa: F401  (before Fabric, which imports torchvision through torchmetrics)  # isort: skip
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from dapl.common.errors import DaplError
+from dapl.config import RuntimeConfig
+
+_LAUNCHED_BY_OTHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK")
+
+
+class FabricProcesses:
+    """`Processes` on top of a Fabric."""
+
+    def __init__(self, fabric: Fabric, per_machine: int) -> None:
+        self.fabric, self.per_machine = fabric, per_machine
+
+    @classmethod
+    def of_runtime(cls, runtime: RuntimeConfig) -> FabricProcesses:
+        several = runtime.devices * runtime.nodes > 1
+        launched = any(name in os.environ for name in _LAUNCHED_BY_OTHERS)
+        try:
+            fabric = Fabric(
+                accelerator=runtime.accelerator,
+                devices=runtime.devices,
+                num_nodes=runtime.nodes,
+                strategy=("ddp" if launched else "ddp_spawn") if several else "auto",
+                precision=runtime.precision,  # type: ignore[arg-type]
+            )
+        except Exception as error:
+            # Fabric has no common exception for devices and precisions that do not exist; its first sentence is good.
+            raise DaplError(f"runtime: {str(error).splitlines()[0]}") from error
+        return cls(fabric, runtime.devices)
+
+    def __repr__(self) -> str:
+        return f"FabricProcesses({str(self.device)!r}, {self.global_rank + 1} of {self.world_size})"
+
+    @property
+    def device(self) -> torch.device:
+        return self.fabric.device
+
+    @property
+    def world_size(self) -> int:
+        return self.fabric.world_size
+
+    @property
+    def global_rank(self) -> int:
+        return self.fabric.global_rank
+
+    @property
+    def local_rank(self) -> int:
+        return self.fabric.local_rank
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return self.fabric.autocast()
+
+    def barrier(self) -> None:
+        self.fabric.barrier()
+
+    def sum(self, values: Tensor) -> Tensor:
+        found = self.fabric.all_reduce(values, reduce_op="sum")
+        assert isinstance(found, Tensor)
+        return found
+
+    def gather(self, values: Tensor) -> Tensor:
+        found = self.fabric.all_gather(values)
+        assert isinstance(found, Tensor)
+        return found if self.world_size > 1 else found.unsqueeze(0)
+
+    def setup(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        wrapped, stepping = self.fabric.setup(module, optimizer)
+        return wrapped, stepping
+
+    def backward(self, loss: Tensor) -> None:
+        self.fabric.backward(loss)
+
+    def launch(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self.fabric.launch(_in_process, self.per_machine, function, *arguments)  # type: ignore[arg-type]
+
+
+def _in_process(fabric: Fabric, per_machine: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    if fabric.device.type == "cpu" and per_machine > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // per_machine))
+    return function(FabricProcesses(fabric, per_machine), *arguments)
