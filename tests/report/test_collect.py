@@ -143,7 +143,7 @@ def test_it_evaluates_first_where_that_was_not_done(trained: Callable[[str], Pat
 
 
 def test_sums_are_kept_and_made_anew_for_another_model(run: Path, reported: Reported) -> None:
-    file = run / "metrics" / "looks.json"
+    file = run / "metrics" / "split_sums.json"
     values = json.loads(file.read_text())
     values["confusion"][0][0] += 100
     file.write_text(json.dumps(values))
@@ -201,7 +201,7 @@ def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
         maps = loaded.model.activation_maps(images[index, 0][0].unsqueeze(0), torch.tensor([3, 4]))[0]
         first, second = activation_regions(maps, 64, 95.0)
         ious.append(float((first & second).sum() / (first | second).sum()))
-    overlap = json.loads((folder / "metrics" / "looks.json").read_text())
+    overlap = json.loads((folder / "metrics" / "split_sums.json").read_text())
     assert overlap["iou"][1][0][1] / overlap["pairs"][1][0][1] == pytest.approx(sum(ious) / len(ious), abs=1e-5)
 
 

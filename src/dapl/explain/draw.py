@@ -1,7 +1,4 @@
-"""Images for pages and figures: maps as transparent overlays, photographs as JPEG, both as data URIs.
-
-A sheet of samples, with or without what is annotated on them.
-"""
+"""What pages, figures and sheets are drawn with: overlays, data URIs, sheets of tiles, and annotations on an image."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from functools import cache
 import numpy as np
 import torch
 from matplotlib import colormaps
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from dapl.data.sample import Sample
@@ -75,7 +72,7 @@ def blended(image: Tensor, values: Tensor, stops: tuple[Stop, ...] = HEAT) -> Im
 
 def to_pil(image: Tensor) -> Image.Image:
     """uint8 3×h×w."""
-    return Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+    return Image.fromarray(np.ascontiguousarray(torch.as_tensor(image).permute(1, 2, 0).numpy()))
 
 
 def levels_of(values: Tensor) -> np.ndarray:
@@ -103,23 +100,92 @@ def signed(value: float) -> str:
     return f"{value:.3f}".replace("-", "−")
 
 
+class TileSheet:
+    """A sheet with room for tiles of one size in rows, and for words above each row and below each tile.
+
+    >>> sheet = TileSheet(count=5, tile=10, columns=3, margin=2, below=4)
+    >>> sheet.image.size
+    (38, 34)
+    >>> sheet.place(4)
+    (14, 18)
+
+    Args:
+        count: tiles that the sheet has room for.
+        tile: side of a tile in pixels.
+        columns: tiles per row; fewer where there are fewer tiles.
+        margin: pixels around and between tiles.
+        above: pixels above each row of tiles.
+        below: pixels below each tile.
+        foot: pixels at the end of the sheet.
+        least_width: the sheet is at least this wide.
+        mode: of the PIL image.
+        ground: the colour where no tile lies.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        tile: int,
+        columns: int,
+        margin: int = 0,
+        above: int = 0,
+        below: int = 0,
+        foot: int = 0,
+        least_width: int = 0,
+        mode: str = "RGB",
+        ground: str | int = "white",
+    ) -> None:
+        self.columns = max(1, min(columns, count))
+        self._across, self._down = tile + margin, above + tile + below + margin
+        self._left, self._top = margin, margin + above
+        rows = -(-max(1, count) // self.columns)
+        size = (max(least_width, self.columns * self._across + margin), rows * self._down + margin + foot)
+        self.image = Image.new(mode, size, ground)
+        self.draw = ImageDraw.Draw(self.image)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Left and top of a tile."""
+        row, column = divmod(number, self.columns)
+        return self._left + column * self._across, self._top + row * self._down
+
+    def paste(self, number: int, tile: Image.Image) -> tuple[int, int]:
+        """Lay a tile in its place, which is returned."""
+        self.image.paste(tile, self.place(number))
+        return self.place(number)
+
+
+def fitting_text(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: float, end: bool = False) -> str:
+    """As much of the text as there is room for, from its beginning, or from its ``end``, where file names differ."""
+    if font.getlength(text) <= room:
+        return text
+    while text and font.getlength(f"{text}…") > room:
+        text = text[1:] if end else text[:-1]
+    return f"…{text}" if end else f"{text}…"
+
+
 def contact_sheet(samples: Sequence[Sample], columns: int, tile: int = 128, annotations: bool = False) -> Image.Image:
     """Samples in rows, each fitted to a square tile; with ``annotations`` parts are tinted and keypoints dotted."""
-    rows = -(-len(samples) // columns)
-    sheet = Image.new("RGB", (columns * tile, rows * tile), "white")
+    sheet = TileSheet(len(samples), tile, columns)
     for number, sample in enumerate(samples):
         fitted = fit(sample, tile)
-        image = draw_annotations(fitted) if annotations else Image.fromarray(_pixels(fitted))
-        sheet.paste(image, (number % columns * tile, number // columns * tile))
-    return sheet
+        sheet.paste(number, draw_annotations(fitted) if annotations else to_pil(fitted.image))
+    return sheet.image
 
 
-def draw_annotations(sample: Sample, strength: float = 0.6) -> Image.Image:
-    """Parts (or, without them, the foreground) tinted, visible keypoints dotted, the box outlined."""
-    pixels = _pixels(sample).astype(np.float32)
-    masks = sample.part_masks if sample.part_masks is not None else sample.mask
-    if masks is not None:
-        for part, mask in enumerate(masks.reshape(-1, *pixels.shape[:2]).numpy().astype(bool)):
+def draw_annotations(
+    sample: Sample, strength: float = 0.6, mask_outline: tuple[int, int, int] | None = None, dot: int = 2
+) -> Image.Image:
+    """Parts (or, without them, the foreground) tinted, visible keypoints dotted, the box outlined.
+
+    With ``mask_outline`` nothing is tinted, and the foreground is outlined in that colour instead.
+    """
+    pixels = np.asarray(to_pil(sample.image)).astype(np.float32)
+    if mask_outline is not None:
+        if sample.mask is not None:
+            pixels[outline(torch.as_tensor(sample.mask).bool(), width=1).numpy()] = mask_outline
+    else:
+        masks = sample.part_masks if sample.part_masks is not None else sample.mask
+        for part, mask in enumerate(() if masks is None else masks.reshape(-1, *pixels.shape[:2]).numpy().astype(bool)):
             pixels[mask] = pixels[mask] * (1 - strength) + np.array(part_colour(part)) * strength
     image = Image.fromarray(pixels.round().astype(np.uint8))
     draw = ImageDraw.Draw(image)
@@ -128,7 +194,7 @@ def draw_annotations(sample: Sample, strength: float = 0.6) -> Image.Image:
     if sample.keypoints is not None and sample.visible is not None:
         for part, (x, y) in enumerate(torch.as_tensor(sample.keypoints).tolist()):
             if sample.visible[part]:
-                draw.ellipse((x - 2, y - 2, x + 2, y + 2), fill=part_colour(part), outline="white")
+                draw.ellipse((x - dot, y - dot, x + dot, y + dot), fill=part_colour(part), outline="white")
     return image
 
 
@@ -138,6 +204,7 @@ def part_colour(part: int) -> tuple[int, int, int]:
     return round(red * 255), round(green * 255), round(blue * 255)
 
 
-def _pixels(sample: Sample) -> np.ndarray:
-    """uint8 H×W×3."""
-    return np.ascontiguousarray(torch.as_tensor(sample.image).permute(1, 2, 0).numpy())
+def outline(region: Tensor, width: int = 2) -> Tensor:
+    """The pixels within ``width`` outside a region: bool H×W → bool H×W."""
+    wider = torch.nn.functional.max_pool2d(region[None, None].float(), 2 * width + 1, 1, width)[0, 0].bool()
+    return wider & ~region

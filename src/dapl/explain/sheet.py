@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageFont
 from torch import Tensor
 
 from dapl.batches.run_data import RunData
 from dapl.common.files import replacing
 from dapl.common.progress import Reporter
 from dapl.config import Config
-from dapl.metrics.functional import activation_regions
+from dapl.explain.draw import TileSheet, outline, to_pil
+from dapl.metrics.functional.regions import model_regions
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.records import PrototypeRecord
 
-_MARGIN, _TITLE, _CAPTION = 6, 22, 15
 _GREEN, _RED, _GREY = (60, 220, 90), (235, 60, 60), (150, 150, 150)
 
 
@@ -34,19 +34,15 @@ def prototype_sheet(loaded: LoadedRun, run_data: RunData, classes: int = 20, til
     shown = dict(list(groups.items())[:classes])
     tiles = render_sources(loaded, run_data, [record for records in shown.values() for record in records], tile)
     columns = max(len(records) for records in shown.values())
-    row_height = _TITLE + tile + _CAPTION + _MARGIN
-    width = columns * (tile + _MARGIN) + _MARGIN
-    sheet = Image.new("RGB", (width, len(shown) * row_height + _MARGIN), "white")
-    draw = ImageDraw.Draw(sheet)
+    sheet = TileSheet(len(shown) * columns, tile, columns, margin=6, above=22, below=15)
     bold, small = ImageFont.load_default(14), ImageFont.load_default(10)
     for row, (name, records) in enumerate(shown.items()):
-        top = row * row_height + _MARGIN
-        draw.text((_MARGIN, top), name, fill="black", font=bold)
+        left, top = sheet.place(row * columns)
+        sheet.draw.text((left, top - 22), name, fill="black", font=bold)
         for column, record in enumerate(records):
-            left = _MARGIN + column * (tile + _MARGIN)
-            sheet.paste(tiles[record.index], (left, top + _TITLE))
-            draw.text((left, top + _TITLE + tile + 1), _caption(record), fill=_GREY, font=small)
-    return sheet
+            left, top = sheet.paste(row * columns + column, tiles[record.index])
+            sheet.draw.text((left, top + tile + 1), _caption(record), fill=_GREY, font=small)
+    return sheet.image
 
 
 def _caption(record: PrototypeRecord) -> str:
@@ -75,12 +71,11 @@ def render_sources(
         with torch.inference_mode():
             device = loaded.model.prototypes.vectors.device
             embedding = loaded.model.embed(loaded.model.backbone(batch.images.to(device)))
-        side = (batch.images.shape[-2], batch.images.shape[-1])
         for row, index in enumerate(batch.indices.tolist()):
             for record in by_image[index]:
                 named = torch.tensor([record.index], device=device)
                 maps = loaded.model.maps(embedding[row : row + 1], named)
-                region = activation_regions(loaded.model.to_pixels(maps, side))[0, 0].cpu()
+                region = model_regions(loaded.model, maps, batch.images.shape[-1])[0, 0].cpu()
                 tiles[record.index] = draw_tile(batch.images[row], region, record, tile)
     return tiles
 
@@ -97,14 +92,7 @@ def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, tile: int)
 
 def spotlight(image: Tensor, region: Tensor, dimmed: float = 0.5) -> Image.Image:
     """The image as it is inside the region, darker outside."""
-    light = torch.where(region, 1.0, dimmed)
-    return Image.fromarray((image * light).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
-
-
-def outline(region: Tensor, width: int = 2) -> Tensor:
-    """The pixels within ``width`` outside a region: bool H×W → bool H×W."""
-    wider = torch.nn.functional.max_pool2d(region[None, None].float(), 2 * width + 1, 1, width)[0, 0].bool()
-    return wider & ~region
+    return to_pil((image * torch.where(region, 1.0, dimmed)).round().to(torch.uint8))
 
 
 def write_sheet(folder: Path, config: Config | None = None) -> Path:

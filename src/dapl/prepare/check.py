@@ -25,8 +25,7 @@ from dapl.data.in_memory import hand_over
 from dapl.data.listing import SPLITS, Fault, FileDataset, Listing, split_listing
 from dapl.data.sample import Dataset, Sample, Splits, Subset, train_validation
 from dapl.data.transforms import fit
-from dapl.explain.draw import part_colour
-from dapl.explain.sheet import outline
+from dapl.explain.draw import outline, part_colour
 
 _MARGIN, _CAPTION = 8, 30
 _MASK, _BOX, _WRONG, _GREY = (255, 220, 0), (255, 255, 255), (215, 30, 30), (110, 110, 110)

@@ -36,7 +36,7 @@ from dapl.report.facts import (
     training_facts,
 )
 from dapl.report.glances import glance_over, heat_sheet, photo_sheet, source_rows, spread_images, tile_side
-from dapl.report.split_looks import kept_looks
+from dapl.report.split_sums import cached_sums
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run
 
@@ -98,8 +98,8 @@ class _Collecting:
         self.evaluation, self.shown_on, self.reporter = evaluation, shown_on, reporter
         self.model: PrototypeModel = loaded.model
         run = loaded.run
-        self.looks = kept_looks(
-            run.evaluation_folder / "looks.json", run.best, self.model, run_data, split, protocol, reporter
+        self.sums = cached_sums(
+            run.evaluation_folder / "split_sums.json", run.best, self.model, run_data, split, protocol, reporter
         )
 
     def report(self) -> Report:
@@ -163,7 +163,7 @@ class _Collecting:
         return Material(
             model=model,
             records=records,
-            looks=self.looks,
+            sums=self.sums,
             parts=dataset.parts,
             chosen=chosen,
             images=glance_over(model, run_data, self.split, on_images, self.protocol, side, self.reporter),
@@ -173,8 +173,8 @@ class _Collecting:
 
     def _classes(self) -> list[dict[str, Any]]:
         measured = class_numbers(self.loaded.run)
-        right = self.looks.confusion.diagonal()
-        images = self.looks.confusion.sum(1)
+        right = self.sums.confusion.diagonal()
+        images = self.sums.confusion.sum(1)
         return [
             {
                 "name": name,
@@ -191,7 +191,7 @@ class _Collecting:
 
     def _confusion(self) -> dict[str, Any]:
         """Cells that are not 0, and the pairs that are confused most often."""
-        found = self.looks.confusion.long()
+        found = self.sums.confusion.long()
         totals = found.sum(1).tolist()
         cells = [[i, j, int(found[i, j])] for i, j in found.nonzero().tolist()]
         wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: (-cell[2], cell[0], cell[1]))
@@ -200,8 +200,8 @@ class _Collecting:
     def _heads(self) -> dict[str, Any]:
         """Heads × parts and heads × heads; None where there is nothing to show."""
         parts = self.run_data.dataset(self.split).parts
-        on_parts = self.looks.heads_on_parts() if len(parts) else torch.zeros(0, 0)
-        overlap = self.looks.heads_overlap()
+        on_parts = self.sums.heads_on_parts() if len(parts) else torch.zeros(0, 0)
+        overlap = self.sums.heads_overlap()
         known = overlap[~overlap.isnan()]
         return {
             "parts": list(parts) if on_parts.numel() else [],

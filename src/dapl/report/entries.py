@@ -15,7 +15,7 @@ from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import class_table
 from dapl.report.facts import name_of, rounded
 from dapl.report.glances import Glance, Seen
-from dapl.report.split_looks import SplitLooks
+from dapl.report.split_sums import SplitSums
 from dapl.runs.records import PrototypeRecord
 
 DUPLICATE_FROM = 0.5
@@ -39,7 +39,7 @@ class Material:
 
     model: PrototypeModel
     records: Sequence[PrototypeRecord]
-    looks: SplitLooks
+    sums: SplitSums
     parts: Sequence[str]
     chosen: Sequence[Sequence[int]]
     """For each class the images of the split that are shown."""
@@ -56,7 +56,7 @@ class Material:
 
     @cached_property
     def table(self) -> list[list[int]]:
-        """C×M: the order in which ``looks`` counts the prototypes of a class."""
+        """C×M: the order in which ``sums`` counts the prototypes of a class."""
         prototypes = self.model.prototypes
         return class_table(prototypes.membership, prototypes.kept)[0].tolist()
 
@@ -67,7 +67,7 @@ class Material:
     @cached_property
     def shares(self) -> tuple[Tensor, Tensor, Tensor]:
         """Foreground C×M, parts C×M×K, overlap C×M×M."""
-        return self.looks.foreground_shares(), self.looks.part_shares(), self.looks.overlaps()
+        return self.sums.foreground_shares(), self.sums.part_shares(), self.sums.overlaps()
 
 
 @dataclass(frozen=True)

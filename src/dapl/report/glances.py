@@ -25,7 +25,7 @@ from dapl.batches.sources import Batch, run_model
 from dapl.common.progress import Reporter
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.scenes import Scene, SplitScenes
-from dapl.explain.draw import HEAT, levels_of, palette
+from dapl.explain.draw import HEAT, TileSheet, levels_of, palette, to_pil
 from dapl.explain.evidence import on_pixels
 from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
 from dapl.models.contract import PrototypeModel
@@ -47,50 +47,36 @@ def tile_side(prototypes: int) -> int:
 
 def photo_sheet(images: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
     """uint8 3×T×T each → JPEG, and where its tiles are."""
-    sheet = _Sheet(len(images), images[0].shape[-1], 0)
-    canvas = np.zeros((sheet.height, sheet.width, 3), np.uint8)
+    side = images[0].shape[-1]
+    sheet = TileSheet(len(images), side, _COLUMNS)
     for number, image in enumerate(images):
-        canvas[sheet.place(number)] = image.permute(1, 2, 0).numpy()
-    stream = io.BytesIO()
-    Image.fromarray(canvas).save(stream, "JPEG", quality=_QUALITY, optimize=True)
-    return stream.getvalue(), sheet.layout()
+        sheet.paste(number, to_pil(image))
+    return _encoded(sheet.image, "JPEG", quality=_QUALITY), _layout(sheet, side, 0)
 
 
 def heat_sheet(heats: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
     """uint8 h×h each → PNG to lay over photographs, and where its tiles are."""
-    sheet = _Sheet(len(heats), heats[0].shape[-1], _GUARD)
-    canvas = np.zeros((sheet.height, sheet.width), np.uint8)
+    side = heats[0].shape[-1]
+    sheet = TileSheet(len(heats), side + 2 * _GUARD, _COLUMNS, mode="P", ground=0)
     for number, heat in enumerate(heats):
-        canvas[sheet.place(number)] = np.pad(heat.numpy(), _GUARD, mode="edge")
-    shades = np.rint(np.linspace(0, 255, _LEVELS)).astype(int)
-    image = Image.fromarray(np.rint(canvas * ((_LEVELS - 1) / 255)).astype(np.uint8), mode="P")
-    colours = palette(HEAT)[shades]
-    image.putpalette(colours[:, :3].tobytes())
+        shades = np.rint(np.pad(heat.numpy(), _GUARD, mode="edge") * ((_LEVELS - 1) / 255)).astype(np.uint8)
+        sheet.paste(number, Image.fromarray(shades))
+    colours = palette(HEAT)[np.rint(np.linspace(0, 255, _LEVELS)).astype(int)]
+    sheet.image.putpalette(colours[:, :3].tobytes())
+    transparency = colours[:, 3].tobytes()
+    return _encoded(sheet.image, "PNG", transparency=transparency), _layout(sheet, side, _GUARD)
+
+
+def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     stream = io.BytesIO()
-    image.save(stream, "PNG", optimize=True, transparency=colours[:, 3].tobytes())
-    return stream.getvalue(), sheet.layout()
+    image.save(stream, kind, optimize=True, **options)
+    return stream.getvalue()
 
 
-class _Sheet:
-    """Tiles in rows."""
-
-    def __init__(self, count: int, side: int, guard: int) -> None:
-        self.side, self.guard, self.pitch = side, guard, side + 2 * guard
-        self.columns = max(1, min(_COLUMNS, count))
-        self.width, self.height = self.columns * self.pitch, -(-max(1, count) // self.columns) * self.pitch
-
-    def place(self, number: int) -> tuple[slice, slice]:
-        row, column = divmod(number, self.columns)
-        return (slice(row * self.pitch, (row + 1) * self.pitch), slice(column * self.pitch, (column + 1) * self.pitch))
-
-    def layout(self) -> dict[str, Any]:
-        return {
-            "columns": self.columns,
-            "side": self.side,
-            "guard": self.guard,
-            "width": self.width,
-            "height": self.height,
-        }
+def _layout(sheet: TileSheet, side: int, guard: int) -> dict[str, int]:
+    """For the script of the page, which cuts the tiles out again."""
+    width, height = sheet.image.size
+    return {"columns": sheet.columns, "side": side, "guard": guard, "width": width, "height": height}
 
 
 HEAT_SIDE = 28

@@ -30,7 +30,7 @@ _VERSION = 1  # raise when the same key would give other sums
 _FIELDS = ("confusion", "foreground", "seen", "on_part", "part_seen", "iou", "pairs")
 
 
-class SplitLooks:
+class SplitSums:
     """Sums over the images of each class. C classes, M prototypes a class at most, K parts."""
 
     def __init__(self, classes: int, prototypes: int, parts: int) -> None:
@@ -70,7 +70,7 @@ class SplitLooks:
         return {name: getattr(self, name).tolist() for name in _FIELDS}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], classes: int, prototypes: int, parts: int) -> SplitLooks:
+    def from_json(cls, values: dict[str, Any], classes: int, prototypes: int, parts: int) -> SplitSums:
         made = cls(classes, prototypes, parts)
         for name in _FIELDS:
             old = getattr(made, name)
@@ -78,14 +78,14 @@ class SplitLooks:
         return made
 
 
-class _Adding:
+class _Sums:
     """Adds one batch after the other."""
 
     def __init__(self, model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol) -> None:
         self.model, self.run_data, self.protocol = model, run_data, protocol
         self.scenes = SplitScenes(run_data, split, protocol, with_parts=len(model.prototypes) > 0)
         self.table, self.counts = model.prototypes.by_class()
-        self.sums = SplitLooks(model.classes, self.table.shape[1], len(run_data.dataset(split).parts))
+        self.sums = SplitSums(model.classes, self.table.shape[1], len(run_data.dataset(split).parts))
 
     def add(self, batch: Batch) -> None:
         moved = batch.to(self.run_data.processes.device)
@@ -94,9 +94,9 @@ class _Adding:
         places = (batch.labels.cpu(), output.logits.argmax(1).cpu())
         self.sums.confusion.index_put_(places, torch.ones(len(batch)), accumulate=True)
         if len(self.model.prototypes):
-            self._add_looks(batch, output, self.table[moved.labels], self.counts[moved.labels])
+            self._add_regions(batch, output, self.table[moved.labels], self.counts[moved.labels])
 
-    def _add_looks(self, batch: Batch, output: Output, named: Tensor, kept: Tensor) -> None:
+    def _add_regions(self, batch: Batch, output: Output, named: Tensor, kept: Tensor) -> None:
         """named, kept: B×M."""
         size = self.run_data.config.data.image_size
         maps = self.model.maps(output.embedding.float(), named)
@@ -119,12 +119,12 @@ class _Adding:
 
 
 @torch.no_grad()
-def look_over(
+def sum_over_split(
     model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol, reporter: Reporter
-) -> SplitLooks:
+) -> SplitSums:
     """Every image of the split, once."""
     source = run_data.source(split, model)
-    adding = _Adding(model, run_data, split, protocol)
+    adding = _Sums(model, run_data, split, protocol)
     with reporter.track(f"looking over {split}", len(source)) as advance:
         for batch in source.batches(in_order(len(source), run_data.config.runtime.evaluation_batch)):
             adding.add(batch)
@@ -132,7 +132,7 @@ def look_over(
     return adding.sums
 
 
-def kept_looks(
+def cached_sums(
     file: Path,
     checkpoint: Path,
     model: PrototypeModel,
@@ -140,17 +140,17 @@ def kept_looks(
     split: Split,
     protocol: EvaluationProtocol,
     reporter: Reporter,
-) -> SplitLooks:
-    """`look_over`, or what it gave before where model, data and protocol are still the same."""
+) -> SplitSums:
+    """`sum_over_split`, or what it gave before where model, data and protocol are still the same."""
     key = _key(checkpoint, run_data, split, protocol)
     shape = (model.classes, model.prototypes.by_class()[0].shape[1], len(run_data.dataset(split).parts))
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         if values["key"] == key:
-            return SplitLooks.from_json(values, *shape)
+            return SplitSums.from_json(values, *shape)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         pass  # not there, or not what we write: it is only a shortcut
-    found = look_over(model, run_data, split, protocol, reporter)
+    found = sum_over_split(model, run_data, split, protocol, reporter)
     write_json(file, {"key": key} | found.to_json())
     return found
 
