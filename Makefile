@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two workers with one thread each instead of one with two: most of a test's time is not in torch.
 TEST_ENV := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-fast lint bench install system clean
+.PHONY: demo test test-fast lint docs notebook wheel bench install system clean
 
 install: $(STAMP)
 
@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[weights,tensorboard,sweep,faces,coco,serve,export,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[weights,tensorboard,sweep,faces,coco,serve,export,docs,test]'
 	@touch $@
 
 demo: $(STAMP)
@@ -40,12 +40,26 @@ test-fast: system
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
+
+# The site, in build/site: a dead link or a broken docstring fails. The drawing of the rooms is made anew before.
+docs: $(STAMP)
+	$(BIN)/python docs/import_graph.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# Runs the notebook of the documentation again and keeps what it shows.
+notebook: $(STAMP)
+	$(BIN)/python docs/run_notebook.py
+
+# Without what an earlier build left behind: setuptools would pack files that are gone from the source.
+wheel: $(STAMP)
+	rm -rf build/lib build/bdist.*
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

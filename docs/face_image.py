@@ -65,8 +65,16 @@ def parts_panel(image: np.ndarray, points: np.ndarray) -> Image.Image:
     panel = Image.fromarray(tinted.astype(np.uint8))
     draw = ImageDraw.Draw(panel)
     for name, (x, y) in zip(PARTS, part_centres(points).tolist(), strict=True):
-        draw.text((x, y), name.replace(" ", "\n", int("cheek" in name)), fill="white", anchor="mm", align="center",
-                  font=font(13), stroke_width=2, stroke_fill="black")  # fmt: skip
+        draw.text(
+            (x, y),
+            name.replace(" ", "\n", int("cheek" in name)),
+            fill="white",
+            anchor="mm",
+            align="center",
+            font=font(13),
+            stroke_width=2,
+            stroke_fill="black",
+        )
     return panel
 
 
