@@ -22,11 +22,12 @@ from torch import Tensor
 
 from dapl.cli import main
 from dapl.evaluation import evaluate
+from dapl.experiments import sweep_study
 from dapl.models.backbone import Backbone
 from dapl.runs.run import Run
 
-LONG = [
-    {"stage": "warm_up", "epochs": 150, "batch_size": 16},
+LONG: list[dict[str, Any]] = [
+    {"stage": "warm_up", "epochs": 80, "batch_size": 16},
     {"stage": "project"},
     {"stage": "last_layer", "epochs": 1},
 ]
@@ -72,13 +73,14 @@ def test_a_grid_with_seeds_and_test(
     # the numbers are those of `dapl evaluate`, on validation, and mean and deviation are over the seeds
     rows = {row["model.head_dim"]: row for row in csv.DictReader((out / "sweep.csv").read_text().splitlines())}
     written = json.loads((out / "sweep.json").read_text())
-    for width, name in (("2", "model.head_dim=2"), ("4", "base")):
-        for prefix, split in (("", "validation"), ("test_", "test")):
-            runs = [evaluate(out / "runs" / f"{name},seed={seed}", split=split, quiet=True) for seed in (0, 1)]  # type: ignore[arg-type]
-            for number in ("accuracy", "coverage", "diversity", "background_bias"):
-                values = [run[number] for run in runs]
-                assert float(rows[width][prefix + number]) == pytest.approx(np.mean(values))
-                assert float(rows[width][f"{prefix}{number}_std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-12)
+    numbers = ("accuracy", "coverage", "diversity", "background_bias")
+    for prefix, split in (("", "validation"), ("test_", "test")):
+        folders = [out / "runs" / f"model.head_dim=2,seed={seed}" for seed in (0, 1)]
+        found = [evaluate(folder, None, split, numbers, quiet=True) for folder in folders]  # type: ignore[arg-type]
+        for number in numbers:
+            values = [run[number] for run in found]
+            assert float(rows["2"][prefix + number]) == pytest.approx(np.mean(values))
+            assert float(rows["2"][f"{prefix}{number}_std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-12)
     assert written["chosen_on"] == "validation"
     assert [row["model.head_dim"] for row in written["rows"]] == [2, 4]
     assert len(written["rows"][0]["coverage"]["values"]) == 2
@@ -180,7 +182,10 @@ def wait_for_epochs(run: Run, process: subprocess.Popen, count: int) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
-def test_killed_while_training(write: Callable[..., Path], tmp_path: Path, how: signal.Signals) -> None:
+def test_killed_while_training(
+    write: Callable[..., Path], tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_study, "FOLDER_HEARTBEAT", {"heartbeat_interval": 1, "grace_period": 2})
     config, out = write({"schedule": LONG}), tmp_path / "out"
     command = ("--grid", "loss.cluster=0.5")
     process = start(config, out, *command)
@@ -192,11 +197,12 @@ def test_killed_while_training(write: Callable[..., Path], tmp_path: Path, how: 
         assert process.returncode == 130
         assert "the same command goes on" in said
     before = run.logged()[:4]
-    assert states(out) == ["RUNNING"]
+    assert states(out) == ["RUNNING" if how == signal.SIGKILL else "FAIL"]
     assert main(["sweep", str(config), "--out", str(out), *command]) == 0
     logged = run.logged()
     assert logged[:4] == before, "it began anew: the speeds of the first epochs are others"
-    assert [entry["epoch"] for entry in logged if entry["event"] == "epoch" and entry["stage"] == 0] == list(range(150))
+    epochs = [entry["epoch"] for entry in logged if entry["event"] == "epoch" and entry["stage"] == 0]
+    assert epochs == list(range(LONG[0]["epochs"]))
     assert states(out) == ["FAIL", "COMPLETE"]
 
 
@@ -204,9 +210,13 @@ def test_killed_while_training(write: Callable[..., Path], tmp_path: Path, how: 
 def test_two_processes_share_the_work(write: Callable[..., Path], tmp_path: Path) -> None:
     config, out = write(), tmp_path / "out"
     command = ("--grid", "loss.cluster=0.1,0.2,0.3,0.4")
-    processes = [start(config, out, *command) for _ in range(2)]
-    ended = [process.communicate(timeout=250) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], ended
+    other = start(config, out, *command)
+    while not (out / "runs").exists():
+        assert other.poll() is None, other.communicate()
+        time.sleep(0.02)
+    assert main(["sweep", str(config), "--out", str(out), *command]) == 0
+    ended = other.communicate(timeout=250)
+    assert other.returncode == 0, ended
     found = trials(out)
     assert [trial.state.name for trial in found] == ["COMPLETE"] * 4
     assert len({trial.user_attrs["point"] for trial in found}) == 4
@@ -287,6 +297,8 @@ def test_without_optuna(
     sweep: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
+    for module in ("sweep", "sweep_study"):
+        monkeypatch.delitem(sys.modules, f"dapl.experiments.{module}")
     assert sweep("--grid", "loss.cluster=0.5") == 2
     assert "pip install 'dapl[sweep]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -136,9 +136,7 @@ def add_sweep(commands: Any) -> None:
 
 def _sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.experiments.sweep_space import Base, Dimension, Panel, checked, panels_of, parse_grid, parse_search
-    from dapl.experiments.sweep_study import need_optuna
 
-    need_optuna()
     base = Base.read(arguments.config, overrides)
     config = base.config()
     if arguments.ablation:
@@ -164,11 +162,7 @@ def _sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     )
     name = Path(arguments.ablation).stem if arguments.ablation else ""
     out = arguments.out or Path("sweeps") / "-".join(filter(None, (arguments.config.stem, name)))
-    sweep = Sweep(base, panels, out, settings)
-    try:
-        return _work(sweep, arguments.test)
-    finally:
-        sweep.close()
+    return _work(Sweep(base, panels, out, settings), arguments.test)
 
 
 def _work(sweep: Any, test: bool) -> int:

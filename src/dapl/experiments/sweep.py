@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from dapl.experiments.sweep_space import (
     run_name,
     shown,
 )
-from dapl.experiments.sweep_study import PanelStudy, Worker, need_optuna, open_storage
+from dapl.experiments.sweep_study import LOCK, PanelStudy, open_storage
 from dapl.runs.run import Run
 
 _TOO_MANY_FAILURES = 3
@@ -65,7 +65,6 @@ class Sweep:
 
     def __init__(self, base: Base, panels: Sequence[Panel], out: Path, settings: SweepSettings) -> None:
         """Everything that can be wrong with the input is found here, before anything is trained."""
-        need_optuna()
         self.base, self.panels, self.out, self.settings = base, list(panels), out, settings
         self.config = base.config()
         self.reporter = Reporter()
@@ -73,7 +72,6 @@ class Sweep:
         made = not out.exists()
         try:
             claim_folder(out, self.config)
-            self.worker = Worker(out)
             self.studies = self._open_studies()
         except DaplError:
             if made:
@@ -82,18 +80,9 @@ class Sweep:
 
     def _open_studies(self) -> list[PanelStudy]:
         s = self.settings
-        storage = open_storage(s.storage, self.out)
+        storage, lock = open_storage(s.storage, self.out)
         return [
-            PanelStudy(
-                study_name(panel, self.config, s),
-                panel,
-                s.objectives,
-                storage,
-                s.storage is None,
-                self.worker,
-                s.trials,
-                s.sampler_seed,
-            )
+            PanelStudy(study_name(panel, self.config, s), panel, s.objectives, storage, lock, s.trials, s.sampler_seed)
             for panel in self.panels
         ]
 
@@ -111,26 +100,44 @@ class Sweep:
             self.reporter.line(f"{study.panel.name}: {fields}: {points}{seeds}")
         self.reporter.line(f"in {self.out}; interrupted or killed, the same command goes on where it stood")
 
-    def work(self, after_each: Any = lambda: None) -> None:
+    def work(self, after_each: Callable[[], object] = lambda: None) -> None:
         """Run points until there is none that nobody has; ``after_each`` is called when one was finished."""
         failures = 0
-        for study in self.studies:
-            while (claimed := study.claim()) is not None:
-                trial, values = claimed
-                try:
-                    with study.sign_of_life(trial):
-                        found = self._run(study, values)
-                except DaplError as error:
-                    study.fail(trial, str(error))
-                    failures += 1
-                    if failures >= _TOO_MANY_FAILURES and not any(s.finished() for s in self.studies):
-                        raise DaplError(
-                            f"{shown(values)}: {error}\n{failures} points failed and none succeeded."
-                        ) from error
-                    self.reporter.line(f"  failed, the next one is tried: {error}")
-                    continue
-                study.finish(trial, self._objective_values(found), found)
-                after_each()
+        while (claimed := self._claim()) is not None:
+            study, trial, values = claimed
+            try:
+                with study.heartbeat(trial):
+                    found = self._run(study, values)
+            except KeyboardInterrupt:
+                study.give_back(trial)
+                raise
+            except DaplError as error:
+                study.fail(trial, str(error))
+                failures += 1
+                if failures >= _TOO_MANY_FAILURES and not any(s.finished() for s in self.studies):
+                    raise DaplError(
+                        f"{shown(values)}: {error}\n{failures} points failed and none succeeded."
+                    ) from error
+                self.reporter.line(f"  failed, the next one is tried: {error}")
+                continue
+            study.finish(trial, self._objective_values(found), found)
+            after_each()
+
+    def _claim(self) -> tuple[PanelStudy, Any, Values] | None:
+        """A point that nobody has. If others have all that are left, waits to see whether one of those is dead."""
+        patience = max(study.grace_period for study in self.studies) + 2
+        started = None
+        while True:
+            for study in self.studies:
+                if (claimed := study.claim()) is not None:
+                    return study, *claimed
+            running = sum(study.counts()[1] for study in self.studies)
+            if started is None and running:
+                self.reporter.line(f"other processes have the last {running}; {patience} s tell whether one was killed")
+            started = started or time.monotonic()
+            if not running or time.monotonic() - started > patience:
+                return None
+            time.sleep(1)
 
     def _run(self, study: PanelStudy, values: Values) -> dict[str, Any]:
         """Train and measure one point for every seed; plain values that go into the study."""
@@ -171,19 +178,16 @@ class Sweep:
                 found[seed] = measured(run, "test", self.settings.metrics(), self.settings.protocol)
         return found
 
-    def close(self) -> None:
-        self.worker.leave()
-
 
 def claim_folder(out: Path, config: Config) -> None:
     """Make the folder of a sweep, or see that the one that is there belongs to the same config."""
     if out.exists() and not out.is_dir():
         raise DaplError(f"{out}: is a file; name a folder with --out.")
     base = out / "base.yaml"
-    if out.exists() and not base.is_file() and any(path.name != ".workers" for path in out.iterdir()):
+    if out.exists() and not base.is_file() and any(path.name != LOCK for path in out.iterdir()):
         raise DaplError(f"{out}: exists and is not a sweep; name a new folder with --out.")
-    (out / ".workers").mkdir(parents=True, exist_ok=True)
-    with FileLock(out / ".workers" / "study.lock"):
+    out.mkdir(parents=True, exist_ok=True)
+    with FileLock(out / LOCK):
         if not base.is_file():
             write_text(base, dump_config(config))
             return

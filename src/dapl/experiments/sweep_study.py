@@ -1,70 +1,52 @@
-"""Which processes work on a sweep: each holds a file lock, which the system takes back however the process dies.
+"""The trials of a sweep in an Optuna study that several processes share: who runs which point, and what is left.
 
-The trials of a sweep in Optuna's storage: who runs which point, what was killed, what is left.
+Optuna's queue, heartbeats and `fail_stale_trials` do the work. No point may run twice, and none may be lost; where they
+do not keep that, this module does:
 
-A grid is put into Optuna's queue, from which a trial can be taken only once; Optuna's own `GridSampler` may give two
-processes the same point. Should two machines fill the queue in the same moment, a point is there twice: then the
-trial with the lower number has it (numbers are dealt out by the storage, in order), the other one is dropped.
+- A grid is put into the queue: `GridSampler` gives two processes the same point, as its documentation says.
+- Points are taken under a file lock: on SQLite, `Study.ask` does not lock the row that it takes from the queue. Four
+  processes that emptied a queue of 180 trials without the lock took 38 of them twice.
+- The queue is filled from the states of the trials, whenever a point is taken. Optuna's own retry closes a stale trial
+  first and queues its copy afterwards: a process that is killed between the two would lose the point.
+- A process that is killed before its first heartbeat is found by its start; Optuna passes over a trial without one.
+- Machines that share a database but no lock may fill the queue in the same moment. Of two trials of one point, the
+  lower number has it (the storage deals the numbers out in order), and the other one is dropped.
+
+A process that was silent but alive finds its trial closed and lets it be. Where processes share a folder, the lock of
+`many_runs.run_or_resume` keeps two of them from training the same run all the same.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import socket
 import threading
 import time
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from dapl.common.errors import DaplError
 from dapl.experiments.sweep_space import Choices, Dimension, Panel, SweepObjective, Values
 
-if TYPE_CHECKING:
+try:
     import optuna
+except ImportError as error:
+    raise DaplError("dapl sweep needs Optuna; `pip install 'dapl[sweep]'` brings it.") from error
 
+from optuna.trial import FrozenTrial, TrialState
 
-class Worker:
-    """This process, as others see it."""
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / ".workers"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.name = uuid.uuid4().hex[:12]
-        self.place = f"{socket.gethostname()}:{folder.resolve()}"
-        """Where a process must run to be able to tell whether this one lives."""
-        self._lock = FileLock(self._file(self.name))
-        self._lock.acquire()
-
-    def is_alive(self, name: str) -> bool:
-        """Whether the process of that name still runs; what a dead one left is cleared away."""
-        file = self._file(name)
-        if not file.exists():
-            return False
-        try:
-            with FileLock(file, timeout=0):
-                file.unlink(missing_ok=True)
-        except Timeout:
-            return True
-        return False
-
-    def leave(self) -> None:
-        self._file(self.name).unlink(missing_ok=True)
-        self._lock.release()
-
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name}.lock"
-
-
-HEARTBEAT_SECONDS = 30
-SILENT_SECONDS = 120
-"""A trial on another machine that has not been heard of for so long is given to someone else."""
+FOLDER_HEARTBEAT = {"heartbeat_interval": 5, "grace_period": 20}
+"""Seconds between signs of life, and the silence after which a point is given to another process of the folder."""
+DATABASE_HEARTBEAT = {"heartbeat_interval": 30, "grace_period": 120}
+"""The same for machines that share a database. They may have folders of their own, where no lock of a run helps."""
+LOCK = ".study.lock"
 _TRIES = 5
 """To open a database whose tables another machine is making."""
 
@@ -78,70 +60,60 @@ class PanelStudy:
         panel: Panel,
         objectives: Sequence[SweepObjective],
         storage: optuna.storages.RDBStorage,
-        local: bool,
-        worker: Worker,
+        lock: FileLock,
         trials: int | None,
         seed: int,
     ) -> None:
         """``trials``: how many points to draw with TPE; None for a grid."""
-        import optuna
-
-        self.panel, self.worker, self.trials, self.seed, self.local = panel, worker, trials, seed, local
+        self.panel, self.storage, self.trials, self.seed, self._lock = panel, storage, trials, seed, lock
         self.failed_here: set[str] = set()
         """Points that this process could not run; a new start tries them again."""
-        self._lock = FileLock(lock_file(None if local else str(storage.url), worker.folder.parent))
         with self._lock:
             self.study = optuna.create_study(
                 storage=storage,
                 study_name=name,
                 directions=["maximize" if objective.maximise else "minimize" for objective in objectives],
-                sampler=optuna.samplers.RandomSampler(seed),  # never asked: points come from the queue or from `_draw`
+                sampler=optuna.samplers.RandomSampler(seed),  # never asked: points come from the queue or from TPE
                 load_if_exists=True,
             )
-        self.storage = storage
 
     # --- taking a point -----------------------------------------------------------------------------------------
 
     def claim(self) -> tuple[optuna.Trial, Values] | None:
-        """The next point, now this process's own; None when nothing is left to take."""
+        """The next point, now this process's own; None when nobody has to run one."""
         with self._lock:
             self._free_dead()
             self._fill_queue()
-            while self._waiting() or self._may_draw():
+            while self._all(TrialState.WAITING) or self._may_draw():
                 with _without_warnings():
                     trial = self.study.ask()
-                trial.set_user_attr("worker", self.worker.name)
-                trial.set_user_attr("place", self.worker.place)
+                self.storage.record_heartbeat(trial._trial_id)
+                trial.set_user_attr("heard", True)
                 values = self._values(trial)
                 if values is not None:
                     return trial, values
-                self.study.tell(trial, state=_states().FAIL)
+                self.study.tell(trial, state=TrialState.FAIL)
         return None
 
     def _values(self, trial: optuna.Trial) -> Values | None:
         """What the trial is to run, None where another trial already has it."""
-        if "point" not in trial.user_attrs:
+        queued = trial.user_attrs.get("point")
+        if queued is None:
             if self.trials is None:
                 return None  # another machine took the last point between our look and our grasp
-            self._seed_draw()
+            from dapl.common.seeds import derive_seed  # which imports torch
+
+            # The k-th draw depends on the seed, k and the results so far: a killed search goes on as it would have.
+            seed = derive_seed(self.seed, "draw", self._draws()) % 2**32
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         values = {dimension.field: _suggest(trial, dimension) for dimension in self.panel.dimensions}
-        if "point" not in trial.user_attrs:
+        if queued is None:
             trial.set_user_attr("draw", self._draws())
             trial.set_user_attr("point", point_text(values))
             return values
-        point = trial.user_attrs["point"]
-        others = [other for other in self._living() if _point(other) == point and other.number != trial.number]
-        taken = any(other.number < trial.number or other.state == _states().COMPLETE for other in others)
+        others = [other for other in self._living() if _point(other) == queued and other.number != trial.number]
+        taken = any(other.number < trial.number or other.state == TrialState.COMPLETE for other in others)
         return None if taken else values
-
-    def _seed_draw(self) -> None:
-        """The k-th draw depends on the seed, k and the results so far: a killed search goes on as it would have."""
-        import optuna
-
-        from dapl.common.seeds import derive_seed
-
-        seed = derive_seed(self.seed, "draw", self._draws()) % 2**32
-        self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
     def _draws(self) -> int:
         return len({trial.user_attrs["draw"] for trial in self._all() if "draw" in trial.user_attrs})
@@ -150,15 +122,14 @@ class PanelStudy:
         return self.trials is not None and self._draws() < self.trials
 
     def _fill_queue(self) -> None:
-        """Of a grid, every point that nobody has; of a search, the points whose process was killed."""
+        """Queues every point of a grid that nobody has, and the points of a search whose process was killed."""
         points: list[tuple[Values, dict[str, Any]]] = []
         if self.trials is None:
             points = [(values, {}) for values in self.panel.points()]
         else:
-            for trial in self._all():
-                if trial.state == _states().FAIL and "draw" in trial.user_attrs and "error" not in trial.user_attrs:
-                    values = json.loads(trial.user_attrs["point"])
-                    points.append((values, {"draw": trial.user_attrs["draw"]}))
+            for trial in self._all(TrialState.FAIL):
+                if "draw" in trial.user_attrs and "error" not in trial.user_attrs:
+                    points.append((json.loads(_point(trial)), {"draw": trial.user_attrs["draw"]}))
         living = {_point(trial) for trial in self._living()}
         for values, attributes in points:
             point = point_text(values)
@@ -167,40 +138,28 @@ class PanelStudy:
                 parameters = {field: _parameter(value) for field, value in values.items()}
                 self.study.enqueue_trial(parameters, user_attrs={"point": point, **attributes})
 
-    # --- those that were killed ---------------------------------------------------------------------------------
-
     def _free_dead(self) -> None:
-        for trial in self._all(_states().RUNNING):
-            if self._is_dead(trial):
-                self.study.tell(trial.number, state=_states().FAIL, skip_if_finished=True)
-        if not self.local:
-            import optuna
+        with _without_warnings():
+            optuna.storages.fail_stale_trials(self.study)
+        now = datetime.datetime.now()
+        for trial in self._all(TrialState.RUNNING):
+            silent = (now - (trial.datetime_start or now)).total_seconds()
+            if "heard" not in trial.user_attrs and silent > self.grace_period:
+                self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
-            with _without_warnings():
-                optuna.storages.fail_stale_trials(self.study)
-
-    def _is_dead(self, trial: optuna.trial.FrozenTrial) -> bool:
-        name, place = trial.user_attrs.get("worker"), trial.user_attrs.get("place")
-        if self.local or place == self.worker.place:
-            # Trials are taken and signed under the lock that we hold: one without a name is of a dead process.
-            return name is None or not self.worker.is_alive(name)
-        started = trial.datetime_start or datetime.datetime.now()
-        silent = (datetime.datetime.now() - started).total_seconds()
-        return name is None and silent > SILENT_SECONDS  # died before its first sign of life
+    @property
+    def grace_period(self) -> int:
+        """Seconds of silence after which a process counts as dead."""
+        return self.storage.grace_period or 0
 
     @contextmanager
-    def sign_of_life(self, trial: optuna.Trial) -> Iterator[None]:
-        """While a trial runs, other machines hear of it; on this one they see the worker's lock."""
-        if self.local:
-            yield
-            return
+    def heartbeat(self, trial: optuna.Trial) -> Iterator[None]:
+        """Signs of life while a trial runs. `Study.optimize` would give them, but it takes points without the lock."""
         done = threading.Event()
 
         def beat() -> None:
-            while True:
+            while not done.wait(self.storage.heartbeat_interval):
                 self.storage.record_heartbeat(trial._trial_id)
-                if done.wait(HEARTBEAT_SECONDS):
-                    return
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
@@ -213,21 +172,25 @@ class PanelStudy:
     # --- results ------------------------------------------------------------------------------------------------
 
     def finish(self, trial: optuna.Trial, values: Sequence[float], measured: Mapping[str, Any]) -> None:
-        with _unless_taken_away():
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # closed: another process has the point now
             trial.set_user_attr("measured", measured)
-            self.study.tell(trial, list(values))
+            self.study.tell(trial, list(values), skip_if_finished=True)
 
     def fail(self, trial: optuna.Trial, reason: str) -> None:
         self.failed_here.add(trial.user_attrs["point"])
-        with _unless_taken_away():
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
             trial.set_user_attr("error", reason)
-            self.study.tell(trial, state=_states().FAIL)
+            self.give_back(trial)
+
+    def give_back(self, trial: optuna.Trial) -> None:
+        """The point was interrupted; whoever asks next has it."""
+        self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     def finished(self) -> list[tuple[int, Values, dict[str, Any]]]:
         """Number, values and measurements of every finished trial, each point once, in order of its values."""
         found: dict[str, tuple[int, Values, dict[str, Any]]] = {}
-        for trial in self._all(_states().COMPLETE):
-            values = json.loads(trial.user_attrs["point"])
+        for trial in self._all(TrialState.COMPLETE):
+            values = json.loads(_point(trial))
             found.setdefault(_point(trial), (trial.number, values, trial.user_attrs["measured"]))
         return sorted(found.values(), key=lambda entry: self._place(entry[1]))
 
@@ -236,7 +199,7 @@ class PanelStudy:
         living = {_point(trial) for trial in self._living()}
         found = {
             _point(trial): trial.user_attrs["error"]
-            for trial in self._all(_states().FAIL)
+            for trial in self._all(TrialState.FAIL)
             if "error" in trial.user_attrs and _point(trial) not in living
         }
         return [(json.loads(point), reason) for point, reason in found.items()]
@@ -248,8 +211,8 @@ class PanelStudy:
     def counts(self) -> tuple[int, int]:
         """How many points are done, and how many some living process has. A search may draw a point twice."""
         states = [trial.state for trial in self._living()]
-        done = len(self.finished()) if self.trials is None else states.count(_states().COMPLETE)
-        return done, states.count(_states().RUNNING)
+        done = len(self.finished()) if self.trials is None else states.count(TrialState.COMPLETE)
+        return done, states.count(TrialState.RUNNING)
 
     def total(self) -> int:
         return self.trials if self.trials is not None else sum(1 for _ in self.panel.points())
@@ -261,21 +224,18 @@ class PanelStudy:
             places.append(dimension.values.index(value) if isinstance(dimension, Choices) else value)
         return places
 
-    def _all(self, *states: Any) -> list[optuna.trial.FrozenTrial]:
+    def _all(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states or None)
 
-    def _living(self) -> list[optuna.trial.FrozenTrial]:
-        return self._all(_states().WAITING, _states().RUNNING, _states().COMPLETE)
-
-    def _waiting(self) -> bool:
-        return bool(self._all(_states().WAITING))
+    def _living(self) -> list[FrozenTrial]:
+        return self._all(TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE)
 
 
 def point_text(values: Values) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def _point(trial: optuna.trial.FrozenTrial) -> str:
+def _point(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get("point", ""))
 
 
@@ -293,21 +253,6 @@ def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
     return trial.suggest_float(dimension.field, dimension.low, dimension.high, log=dimension.log)
 
 
-def _states() -> Any:
-    from optuna.trial import TrialState
-
-    return TrialState
-
-
-@contextmanager
-def _unless_taken_away() -> Iterator[None]:
-    """A machine that was silent for too long finds its trial closed: another one has the point now."""
-    import optuna
-
-    with suppress(optuna.exceptions.UpdateFinishedTrialError):
-        yield
-
-
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Optuna warns that heartbeats are experimental, and of using them without `Study.optimize`."""
@@ -316,52 +261,35 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def lock_file(url: str | None, folder: Path) -> Path:
-    """What a process holds while it looks into the study and takes a trial.
+def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStorage, FileLock]:
+    """The database, and what a process holds while it looks into the study and takes a point.
 
-    SQLite does not lock the row that is being taken, as other databases do, so its lock lies beside its file.
-    """
-    path = url.removeprefix("sqlite:///") if url is not None and url.startswith("sqlite:///") else None
-    return Path(f"{path}.lock") if path else folder / ".workers" / "study.lock"
-
-
-def need_optuna() -> None:
-    try:
-        import optuna
-    except ImportError as error:
-        raise DaplError("dapl sweep needs Optuna; `pip install 'dapl[sweep]'` brings it.") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-def open_storage(url: str | None, folder: Path) -> optuna.storages.RDBStorage:
-    """``url`` names a database that many machines share; else study.db in the folder.
-
-    SQLite and not Optuna's journal file: a process killed while it writes leaves neither half a line nor a lock.
+    ``url`` names a database that many machines share; None is study.db in the folder. It is SQLite and not Optuna's
+    journal file, because a process killed while it writes leaves neither half a line nor a lock there.
     """
     from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
-    lock, address = lock_file(url, folder), url or f"sqlite:///{folder.resolve() / 'study.db'}"
+    is_file = url is None or url.startswith("sqlite:///")
+    lock = Path(f"{url.removeprefix('sqlite:///')}.lock") if url is not None and is_file else folder / LOCK
+    waiting: dict[str, Any] = {"connect_args": {"timeout": 60}} if is_file else {"pool_pre_ping": True}
+    beats: dict[str, Any] = FOLDER_HEARTBEAT if url is None else DATABASE_HEARTBEAT
+
+    def opened() -> optuna.storages.RDBStorage:
+        address = url or f"sqlite:///{folder.resolve() / 'study.db'}"
+        return optuna.storages.RDBStorage(address, engine_kwargs=waiting, **beats)
+
     try:
         if not lock.parent.is_dir():
             raise FileNotFoundError(f"no folder {lock.parent}")
         with _without_warnings(), FileLock(lock):
             for _ in range(_TRIES - 1):
                 with suppress(IntegrityError, ProgrammingError):
-                    return _storage(address, local=url is None)
+                    return opened(), FileLock(lock)
                 time.sleep(1)  # another machine makes the tables in this moment
-            return _storage(address, local=url is None)
+            return opened(), FileLock(lock)
     except (SQLAlchemyError, ImportError, RuntimeError, ValueError, OSError) as error:
         what = "--storage" if url else str(folder / "study.db")
         raise DaplError(
             f"{what}: cannot be opened as a database of Optuna ({str(error).splitlines()[0]}); give a URL such as "
             "postgresql://user@host/name, with its driver installed."
         ) from error
-
-
-def _storage(address: str, local: bool) -> optuna.storages.RDBStorage:
-    import optuna
-
-    beats: dict[str, Any] = {"heartbeat_interval": HEARTBEAT_SECONDS, "grace_period": SILENT_SECONDS}
-    is_file = address.startswith("sqlite")
-    waiting: dict[str, Any] = {"connect_args": {"timeout": 60}} if is_file else {"pool_pre_ping": True}
-    return optuna.storages.RDBStorage(address, engine_kwargs=waiting, **({} if local else beats))
