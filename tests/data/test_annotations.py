@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dapl.batches.cache import AnnotationReader, load_annotations, load_pixels, open_annotations, pixels_key
 from dapl.common.errors import DaplError
-from dapl.data.cub import Cub200
+from dapl.data.cub import read_cub
 from dapl.data.sample import Sample
 from dapl.data.toybirds import ToyBirds
 from dapl.data.transforms import fit
@@ -57,7 +57,7 @@ def test_an_older_cache_without_annotations_gets_them(birds: ToyBirds, tmp_path:
 
 
 def test_keypoints_without_part_masks(tiny_cub: Path, tmp_path: Path):
-    dataset = Cub200(tiny_cub, split="test")
+    dataset = read_cub(tiny_cub).dataset("test")
     found = load_annotations(dataset, 64, "stretch", tmp_path / "cache")
     assert found.packed is None
     assert found.part_masks() is None

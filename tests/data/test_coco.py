@@ -19,7 +19,7 @@ from dapl.common.errors import DaplError
 from dapl.config import CocoData
 from dapl.data.build import build_splits, list_files
 from dapl.data.coco_masks import decode
-from dapl.data.listing import FileDataset, Listing, Record
+from dapl.data.listing import ImageRecord, Listing
 from dapl.data.sample import Dataset, Sample, Splits
 
 pytest.importorskip("pycocotools", reason="pip install 'dapl[coco]'")
@@ -106,13 +106,12 @@ def listed(path: Path, **fields: Any) -> Listing:
     return found
 
 
-def record_of(listing: Listing, name: str) -> Record:
+def record_of(listing: Listing, name: str) -> ImageRecord:
     return next(record for record in listing if record.name == name)
 
 
 def sample_of(path: Path, name: str, **fields: Any) -> Sample:
-    listing = listed(path, **fields)
-    dataset = FileDataset(listing.records["train"], listing.classes, listing.parts)
+    dataset = listed(path, **fields).dataset()
     return dataset[list(dataset.names).index(name)]
 
 
@@ -246,7 +245,7 @@ def test_a_category_with_the_classes_of_others_is_left_away(zoo: Path) -> None:
     assert [fault.text.partition(": ")[2] for fault in only.faults] == [
         "3.png is left out, no object of a known class is annotated on it."
     ]
-    with pytest.raises(DaplError, match=r"data.classes: .* has nothing of class 'dig'; did you mean 'dog'"):
+    with pytest.raises(DaplError, match=r"data.classes: there is no class 'dig'; did you mean 'dog'"):
         listed(zoo, classes=["dig"])
 
 

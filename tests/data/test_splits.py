@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapl.common.errors import DaplError
-from dapl.data.cub import Cub200
+from dapl.data.cub import read_cub
 from dapl.data.sample import Dataset, stratified_split, train_validation
 
 LABELS = st.lists(st.integers(0, 5), max_size=80)
@@ -69,7 +69,7 @@ def test_bad_share(share: float) -> None:
 
 
 def test_train_validation(tiny_cub: Path) -> None:
-    dataset = Cub200(tiny_cub)
+    dataset = read_cub(tiny_cub).dataset()
     train, validation = train_validation(dataset, share=0.25, seed=3)
     assert isinstance(train, Dataset)
     assert Counter(train.labels) == dict.fromkeys(range(4), 3)
@@ -79,7 +79,7 @@ def test_train_validation(tiny_cub: Path) -> None:
 
 
 def test_real_cub_validation(cub_root: Path) -> None:
-    train, validation = train_validation(Cub200(cub_root))
+    train, validation = train_validation(read_cub(cub_root).dataset())
     assert len(train) + len(validation) == 5994
     assert set(Counter(validation.labels)) == set(range(200))
     assert set(Counter(validation.labels).values()) == {3}

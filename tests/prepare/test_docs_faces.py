@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dapl.cli import _parser, main
-from dapl.data.faceforensics_files import Record
+from dapl.data.faceforensics_files import ManifestLine
 from dapl.masks.faces import PARTS
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_the_manifests_fields_are_told() -> None:
     table = PAGE[PAGE.index("| field | what |") : PAGE.index("## Decisions")]
     cells = re.findall(r"^\| (`.+?) \|", table, flags=re.MULTILINE)
     told = {name for cell in cells for name in re.findall(r"\w+", cell)}
-    assert told == {field.name for field in fields(Record)}
+    assert told == {field.name for field in fields(ManifestLine)}
 
 
 def test_the_ten_parts_are_told() -> None:

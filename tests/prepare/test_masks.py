@@ -16,9 +16,10 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import CocoData, FolderData
 from dapl.data.build import build_splits
-from dapl.data.cub import Cub200
+from dapl.data.cub import read_cub
 from dapl.data.images import read_mask
-from dapl.prepare.masks import Job, jobs_of, make_masks, prompt_of
+from dapl.data.listing import ImageRecord
+from dapl.prepare.masks import make_masks, prompt_of, records_without_masks
 
 pytest.importorskip("cv2", reason="pip install 'dapl[masks]'")
 
@@ -222,24 +223,28 @@ def test_masks_of_images_turned_by_exif_and_of_the_same_stem(folder: Path) -> No
 # --- prompts --------------------------------------------------------------------------------------------------------
 
 
-def job(box: tuple[float, float, float, float] | None, points: list[list[float]] | None) -> Job:
-    return Job("a", Path("a.png"), Path("a-mask.png"), box, None if points is None else np.array(points, np.float32))
+def record(box: tuple[float, float, float, float] | None, points: list[list[float]] | None) -> ImageRecord:
+    if points is None:
+        return ImageRecord("a", Path("a.png"), 0, box=box)
+    hidden = [*points, [20.0, 10.0]]  # a part that is not visible is not on the object
+    visible = np.array([True] * len(points) + [False])
+    return ImageRecord("a", Path("a.png"), 0, box=box, points=np.array(hidden, np.float32), visible=visible)
 
 
 def test_prompts() -> None:
     frame = (30, 40)
-    kind, prompt = prompt_of(job((-5, 2, 50, 20), [[3, 4], [99, 4]]), "sam", frame)
+    kind, prompt = prompt_of(record((-5, 2, 50, 20), [[3, 4], [99, 4]]), "sam", frame)
     assert kind == "box and keypoints"
     assert prompt.box == (0, 2, 40, 20)
     assert prompt.points is not None
     assert prompt.points.tolist() == [[3, 4]]
-    kind, prompt = prompt_of(job((8, 6, 28, 20), None), "grabcut", frame)
+    kind, prompt = prompt_of(record((8, 6, 28, 20), None), "grabcut", frame)
     assert (kind, prompt.box, prompt.points) == ("box", (8, 6, 28, 20), None)
-    kind, prompt = prompt_of(job(None, [[10, 10], [20, 14]]), "sam", frame)
+    kind, prompt = prompt_of(record(None, [[10, 10], [20, 14]]), "sam", frame)
     assert (kind, prompt.box) == ("keypoints", None)
-    kind, prompt = prompt_of(job(None, [[10, 10], [20, 14]]), "grabcut", frame)
+    kind, prompt = prompt_of(record(None, [[10, 10], [20, 14]]), "grabcut", frame)
     assert prompt.box == (6.5, 6.5, 23.5, 17.5)
-    for nowhere in (job(None, None), job((50, 50, 60, 60), [[-3, -3]])):
+    for nowhere in (record(None, None), record((50, 50, 60, 60), [[-3, -3]])):
         kind, prompt = prompt_of(nowhere, "sam", frame)
         assert kind == "centre of the image"
         assert prompt.points is not None
@@ -289,7 +294,7 @@ def test_cub_gets_segmentations(tiny_cub: Path, said: Callable) -> None:
     code, text = said(tiny_cub)
     assert code == 0
     assert "23 masks made, 1 images had one, 0 failed" in text
-    dataset = Cub200(tiny_cub)
+    dataset = read_cub(tiny_cub).dataset()
     assert dataset.has_masks
     agreement = []
     for path in sorted(real.rglob("*.png")):
@@ -340,7 +345,7 @@ def test_coco_masks_in_a_folder_of_choice(folder: Path, tmp_path: Path) -> None:
     done = make_masks(config, quiet=True)
     assert (done.made, done.folder) == (4, tmp_path / "elsewhere")
     assert iou(tmp_path / "elsewhere" / "boxes" / "a" / "0.png.png") > 0.9
-    assert jobs_of(config)[0] == []
+    assert records_without_masks(config)[0] == []
 
 
 def test_other_data_is_refused(tmp_path: Path, folder: Path, said: Callable) -> None:

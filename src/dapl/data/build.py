@@ -36,9 +36,10 @@ def register(name: str) -> Callable[[Builder], Builder]:
 def build_splits(config: DataSection) -> Splits:
     name: str = config.name  # type: ignore[attr-defined]
     built = find_builder(name, DATASETS, DATASET_GROUP, "data.name")(config)
-    if isinstance(built, Splits):
-        return built
-    train, test = built
+    return built if isinstance(built, Splits) else _with_validation(built[0], built[1], config)
+
+
+def _with_validation(train: Dataset, test: Dataset, config: DataSection) -> Splits:
     kept, validation = train_validation(train, config.validation_share, config.validation_seed)
     return Splits(kept, validation, test)
 
@@ -61,43 +62,33 @@ def _toybirds(config: ToyBirdsData) -> tuple[Dataset, Dataset]:
 
 
 @register("cub")
-def _cub(config: CubData) -> tuple[Dataset, Dataset]:
-    from dapl.data.cub import Cub200
-
-    root = expand_path(config.root, "data.root")
-    return tuple(  # type: ignore[return-value]
-        Cub200(root, split=split, classes=config.classes, crop=config.crop) for split in ("train", "test")
-    )
-
-
 @register("faceforensics")
-def _faceforensics(config: FaceForensicsData) -> Splits:
-    """The official validation split, not a share of train: frames of one video would be on both sides of that."""
-    from dapl.data.faceforensics import FaceForensics, read_manifest
-
-    root = expand_path(config.root, "data.root")
-    manifest = read_manifest(root)
-    return Splits(*(FaceForensics(root, split, manifest) for split in ("train", "val", "test")))
-
-
 @register("folder")
 @register("coco")
-def _listed(config: SplitData) -> tuple[Dataset, Dataset] | Splits:
-    from dapl.data.listing import refuse_unusable, split_listing
+def _listed(config: DataSection) -> Splits:
+    from dapl.data.listing import refuse_unusable
 
     listing = list_files(config)
     assert listing is not None
     refuse_unusable(listing)
-    return split_listing(listing, config.test_share, config.split_seed)
+    return split_listing(listing, config)
 
 
 def list_files(config: DataSection) -> Listing | None:
-    """The images of a folder or of COCO files as they are listed, good and bad; None for other data."""
+    """The images of a data set that is a list of files, good and bad ones; None for other data."""
 
     def path(field: str) -> Path | None:
         value = getattr(config, field)
         return None if value is None else expand_path(value, f"data.{field}")
 
+    if isinstance(config, CubData):
+        from dapl.data.cub import read_cub
+
+        return read_cub(expand_path(config.root, "data.root"), config.classes)
+    if isinstance(config, FaceForensicsData):
+        from dapl.data.faceforensics import read_faceforensics
+
+        return read_faceforensics(expand_path(config.root, "data.root"))
     if isinstance(config, FolderData):
         from dapl.data.folder import read_folder
 
@@ -110,6 +101,20 @@ def list_files(config: DataSection) -> Listing | None:
         images = {split: folders[split] or folders["train"] for split in files}
         return read_coco(files, images, config.class_from, config.mask_of, config.classes, path("masks"))
     return None
+
+
+def split_listing(listing: Listing, config: DataSection) -> Splits:
+    """What the data does not tell apart itself is taken out of train, stratified: the same for the same seeds."""
+    crop = config.crop if isinstance(config, CubData) else "none"
+    train: Dataset = listing.dataset("train", crop)
+    if "test" in listing.records:
+        test: Dataset = listing.dataset("test", crop)
+    else:
+        assert isinstance(config, SplitData)
+        train, test = train_validation(train, config.test_share, config.split_seed)
+    if "validation" in listing.records:
+        return Splits(train, listing.dataset("validation", crop), test)
+    return _with_validation(train, test, config)
 
 
 @register("given")

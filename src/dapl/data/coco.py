@@ -15,9 +15,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError
 from dapl.data.coco_masks import Segmentations, coco_mask_module
-from dapl.data.listing import Fault, Listing, MaskFile, MaskSource, Record, drop_unlearned_classes
+from dapl.data.listing import (
+    Box,
+    Fault,
+    ImageRecord,
+    Listing,
+    MaskFile,
+    MaskSource,
+    drop_unlearned_classes,
+    name_missing_masks,
+)
+from dapl.data.sample import choose_classes
 
 MaskOf = Literal["object", "class"]
 ATTRIBUTE = "attribute:"
@@ -48,32 +58,32 @@ def read_coco(
     classes: Sequence[str] | None = None,
     masks: Path | None = None,
 ) -> Listing:
-    """The images of one JSON file a split ("train", and maybe "validation" and "test").
+    """The images of one JSON file per split ("train", and maybe "validation" and "test").
 
     ``images``: the folder of each split's images; None looks for it near the JSON file. ``class_from``: "category",
     or "attribute:NAME" of the annotation or the image. ``classes``: only these. ``masks``: folder of masks for objects
-    without a segmentation (default: masks/ beside the JSON file), in it one folder a JSON file, named like it.
+    without a segmentation (default: masks/ beside the JSON file), in it one folder per JSON file, named like it.
     """
     attribute = _attribute(class_from)
     read = {split: _read(path) for split, path in files.items()}
     parts = _part_names(list(read.values()))
     found = {split: _objects(file, attribute) for split, file in read.items()}
-    known = _class_names(read, found, attribute)
-    chosen = _choose(known, classes, files["train"])
+    names = _class_names(read, found, attribute)
     listing = Listing(
-        str(files["train"]), chosen, parts, {}, [fault for file in read.values() for fault in file.faults]
+        source=str(files["train"]),
+        classes=[names[index] for index in choose_classes(names, classes)],
+        parts=parts,
+        records={},
+        faults=[fault for file in read.values() for fault in file.faults],
+        masks=masks or files["train"].parent / "masks",
+        mend="put them there, or name their folder with data.images",
     )
     for split, file in read.items():
         builder = _Builder(file, listing, images[split] or _find_images(file), masks or file.path.parent / "masks")
         listing.records[split] = builder.records(found[split], mask_of)
     drop_unlearned_classes(listing)
-    listing.masks = masks or files["train"].parent / "masks"
+    name_missing_masks(listing)
     return listing
-
-
-def mask_file(file: Path, name: str, masks: Path | None = None) -> Path:
-    """Where the mask of an image called ``name`` in the JSON ``file`` is looked for, and written."""
-    return (masks or file.parent / "masks") / file.stem / f"{name}.png"
 
 
 def _attribute(class_from: str) -> str | None:
@@ -221,7 +231,7 @@ def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(n, int | float) and math.isfinite(n) for n in value)
 
 
-def _box(annotation: dict[str, Any]) -> tuple[float, float, float, float] | None:
+def _box(annotation: dict[str, Any]) -> Box | None:
     """XYXY from COCO's x, y, width, height; None where it has none or an empty one."""
     box: Any = annotation.get("bbox")
     if not _are_numbers(box) or len(box) != 4:
@@ -250,13 +260,6 @@ def _by_id(item: tuple[Any, Any]) -> tuple[bool, int, str]:
     return not isinstance(number, int), number if isinstance(number, int) else 0, str(number)
 
 
-def _choose(known: list[str], wanted: Sequence[str] | None, path: Path) -> list[str]:
-    for name in wanted or ():
-        if name not in known:
-            raise DaplError(f"data.classes: {path} has nothing of class '{name}'{nearest(name, known)}")
-    return known if wanted is None else [name for name in known if name in wanted]
-
-
 # --- records --------------------------------------------------------------------------------------------------------
 
 
@@ -267,8 +270,8 @@ class _Builder:
         self.file, self.listing, self.folder, self.masks = file, listing, folder, masks
         self.label = {name: index for index, name in enumerate(listing.classes)}
 
-    def records(self, found: dict[Any, list[_Object]], mask_of: MaskOf) -> list[Record]:
-        records: list[Record] = []
+    def records(self, found: dict[Any, list[_Object]], mask_of: MaskOf) -> list[ImageRecord]:
+        records: list[ImageRecord] = []
         names: set[str] = set()
         several = 0
         for image_id, image in self.file.images.items():
@@ -285,19 +288,19 @@ class _Builder:
             self.listing.notes.append(
                 f"{self.file.path}: on {several} images there are objects of several classes; the largest one decides"
             )
-        self._say_which_have_no_mask(records)
         return records
 
-    def _record(self, image: dict[str, Any], objects: list[_Object], mask_of: MaskOf) -> Record:
+    def _record(self, image: dict[str, Any], objects: list[_Object], mask_of: MaskOf) -> ImageRecord:
         chosen = objects[0]
         origin = f"{self.file.path}, annotation {chosen.annotation.get('id', chosen.place)}"
         points, visible = self._keypoints(chosen, image["file_name"], origin)
         height, width = image.get("height"), image.get("width")
-        return Record(
+        return ImageRecord(
             name=image["file_name"],
             path=self.folder / image["file_name"],
             label=self.label[chosen.class_name],
             mask=self._mask(image["file_name"], objects, mask_of, origin),
+            mask_path=self._mask_path(image["file_name"]),
             points=points,
             visible=visible,
             box=_box(chosen.annotation),
@@ -313,8 +316,11 @@ class _Builder:
         if values:
             coco_mask_module()  # say that it is missing before anything is trained
             return Segmentations(values, origin)
-        file = mask_file(self.file.path, name, self.masks)
+        file = self._mask_path(name)
         return MaskFile(file) if file.is_file() else None
+
+    def _mask_path(self, name: str) -> Path:
+        return self.masks / self.file.path.stem / f"{name}.png"
 
     def _keypoints(self, one: _Object, name: str, origin: str) -> tuple[np.ndarray | None, np.ndarray | None]:
         """float32 K×2 and bool K in the order of the listing's parts."""
@@ -336,13 +342,6 @@ class _Builder:
             if flag == VISIBLE:
                 points[parts.index(part)], visible[parts.index(part)] = (x, y), True
         return points, visible
-
-    def _say_which_have_no_mask(self, records: Sequence[Record]) -> None:
-        bare = [record for record in records if record.mask is None]
-        if len(bare) < len(records):
-            for record in bare:
-                text = f"{record.origin}: {record.name} has no segmentation, unlike others; `dapl masks` makes one."
-                self._fault("no mask", record.name, text)
 
     def _fault(self, kind: str, name: str, text: str) -> None:
         self.listing.faults.append(Fault(kind, name, text))

@@ -14,7 +14,7 @@ import torch
 from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError
-from dapl.data.listing import Frame
+from dapl.data.listing import ImageSize
 
 _FIRST, _GOES_ON, _NEGATIVE = 48, 32, 16
 """Compressed run lengths are characters of six bits from '0' on: one says that the number goes on, and the highest of
@@ -42,7 +42,7 @@ class Segmentations:
     origin: str
     """Where they stand, for messages."""
 
-    def read(self, frame: Frame, image: Path) -> tv_tensors.Mask:
+    def read(self, frame: ImageSize, image: Path) -> tv_tensors.Mask:
         merged = np.zeros(frame, np.uint8)
         for value in self.values:
             merged |= decode(value, frame, self.origin)
@@ -52,7 +52,7 @@ class Segmentations:
         return hashlib.blake2b(json.dumps(self.values).encode(), digest_size=16).hexdigest()
 
 
-def decode(segmentation: Any, frame: Frame, origin: str) -> np.ndarray:
+def decode(segmentation: Any, frame: ImageSize, origin: str) -> np.ndarray:
     """uint8 H×W in {0, 1}, as pycocotools has it; ``origin`` is named where the segmentation is not one."""
     height, width = frame
     tools = coco_mask_module()
@@ -83,7 +83,7 @@ def _is_polygon(value: Any) -> bool:
     return numbers and all(isinstance(n, int | float) and abs(n) < 1e6 for n in value)  # false for nan as well
 
 
-def _run_lengths(value: dict[str, Any], frame: Frame, origin: str) -> list[int] | bytes:
+def _run_lengths(value: dict[str, Any], frame: ImageSize, origin: str) -> list[int] | bytes:
     """The counts, seen to be sound: pycocotools reads beyond the end of some that are not, or leaves pixels unset."""
     height, width = frame
     size, counts = value.get("size"), value.get("counts")

@@ -27,7 +27,7 @@ _AGAIN = "run `dapl prepare faceforensics ROOT OUT` to its end"
 
 
 @dataclass(frozen=True)
-class Record:
+class ManifestLine:
     """A line of the manifest: one frame, or a video that gave none (``frame`` is None)."""
 
     split: str | None
@@ -67,30 +67,30 @@ def mask_name(file: str) -> str:
     return file.removesuffix(".png") + "-mask.png"
 
 
-def write_manifest(root: Path, records: Iterable[Record]) -> None:
+def write_manifest(root: Path, records: Iterable[ManifestLine]) -> None:
     with replacing(root / MANIFEST) as temporary, temporary.open("w", encoding="utf-8") as stream:
         for record in records:
             stream.write(record.to_json() + "\n")
 
 
-def read_manifest(root: Path) -> list[Record]:
+def read_manifest(root: Path) -> list[ManifestLine]:
     path = root / MANIFEST
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise DaplError(f"{path}: no such file; is {root} the folder that was prepared? If so, {_AGAIN}.") from None
-    return [_record(line, path, number) for number, line in enumerate(lines, 1)]
+    return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
 
 
-def _record(line: str, path: Path, number: int) -> Record:
+def _parsed(line: str, path: Path, number: int) -> ManifestLine:
     try:
-        return record_of(json.loads(line))
+        return line_of(json.loads(line))
     except (ValueError, TypeError) as error:
         raise DaplError(f"{path}, line {number}: not a line of a manifest ({error}); {_AGAIN} again.") from error
 
 
-def record_of(fields: dict[str, Any]) -> Record:
-    return Record(**{**fields, "crop": tuple(fields["crop"]) if fields.get("crop") else None})
+def line_of(fields: dict[str, Any]) -> ManifestLine:
+    return ManifestLine(**{**fields, "crop": tuple(fields["crop"]) if fields.get("crop") else None})
 
 
 def read_settings(root: Path) -> dict[str, Any]:

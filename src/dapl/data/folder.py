@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -15,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from dapl.common.errors import DaplError
-from dapl.data.listing import SPLITS, Fault, Listing, MaskFile, Record, drop_unlearned_classes
+from dapl.data.listing import SPLITS, Fault, ImageRecord, Listing, MaskFile, drop_unlearned_classes, name_missing_masks
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jp2")
 """Of the files that are taken for images, in small or capital letters."""
@@ -45,9 +46,8 @@ def read_folder(root: Path, masks: Path | None = None, keypoints: Path | None = 
     }
     listing = Listing(str(root), classes, [], records, faults)
     drop_unlearned_classes(listing)
-    if mask_folder is not None:
-        _add_masks(listing, mask_folder)
     listing.masks = mask_folder or root / MASKS
+    _add_masks(listing, listing.masks)
     if table is not None:
         _add_keypoints(listing, table)
     return listing
@@ -99,7 +99,7 @@ def _leave_out_loose_images(root: Path, folder: Path, faults: list[Fault]) -> No
         faults.append(Fault("left out", name, text))
 
 
-def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[Record]:
+def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[ImageRecord]:
     """The images of one class folder, and of folders in it."""
     records = []
     for inside, folders, files in os.walk(folder):
@@ -110,7 +110,7 @@ def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[
             if file.startswith(".") or file.lower() in _IGNORED:
                 continue
             if _is_image(path):
-                records.append(Record(name, path, label))
+                records.append(ImageRecord(name, path, label))
             else:
                 text = f"{path}: left out, not an image by its name ({', '.join(SUFFIXES)})."
                 faults.append(Fault("left out", name, text))
@@ -125,21 +125,18 @@ def _is_image(path: Path) -> bool:
 
 
 def _add_masks(listing: Listing, folder: Path) -> None:
+    """The mask of a.jpg is written to a.png, but to a.jpg.png where there is an a.webp beside it."""
     files = _mask_files(folder)
     used: set[Path] = set()
-    bare: list[Record] = []
+    times = Counter(_without_suffix(record.name) for record in listing)
     for records in listing.records.values():
         for index, record in enumerate(records):
-            path = _mask_of(record.name, files)
-            if path is None:
-                bare.append(record)
-            else:
-                used.add(path)
-                records[index] = replace(record, mask=MaskFile(path))
-    if used:
-        for record in bare:
-            text = f"{record.path}: has no mask in {folder}, unlike others; `dapl masks` makes those that are missing."
-            listing.faults.append(Fault("no mask", record.name, text))
+            bare = _without_suffix(record.name)
+            target = folder / (f"{record.name}.png" if times[bare] > 1 else f"{bare}.png")
+            found = _mask_of(record.name, files)
+            records[index] = replace(record, mask=MaskFile(found) if found else None, mask_path=target)
+            used |= {found} if found else set()
+    name_missing_masks(listing)
     unused = sorted(path for group in files.values() for path in group if path not in used)
     if unused:
         listing.notes.append(f"{folder}: {len(unused)} masks belong to no image, the first {unused[0]}")
@@ -164,7 +161,11 @@ def _mask_of(name: str, files: dict[str, list[Path]]) -> Path | None:
     def preference(path: Path) -> tuple[bool, bool]:
         return path.suffix.lower() != ".png", path.suffix != suffix
 
-    return min(files.get(str(PurePosixPath(name).with_suffix("")), []), key=preference, default=None)
+    return min(files.get(_without_suffix(name), []), key=preference, default=None)
+
+
+def _without_suffix(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(""))
 
 
 # --- keypoints ------------------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def _add_keypoints(listing: Listing, path: Path) -> None:
             if record.name in table.points:
                 points, visible = table.points[record.name]
                 records[index] = replace(
-                    record, points=points, visible=visible, origin=str(path), lines=table.lines[record.name]
+                    record, points=points, visible=visible, points_origin=str(path), lines=table.lines[record.name]
                 )
 
 

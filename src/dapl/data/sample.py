@@ -1,7 +1,4 @@
-"""What every data set yields: one `Sample` an image, and the contract `Dataset` that the rest of the house reads.
-
-Validation out of train: seeded and stratified, so that every class is held out in the same share (decision 8).
-"""
+"""What every data set yields, one `Sample` per image; the contract `Dataset`; how classes are named and held out."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 from torchvision import tv_tensors
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, nearest
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class Splits:
 
 
 def stratified_split(labels: Sequence[int], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Indices kept and indices held out, each ascending.
+    """Indices kept and indices held out, each ascending: every class is held out in the same share (decision 8).
 
     Of a class with n samples, share × n rounded half up are held out: at least one when n ≥ 2 and share > 0, at most
     n − 1, so none of a single sample. Which ones depends on the seed, the label and n alone, not on other classes nor
@@ -125,3 +122,67 @@ def train_validation(dataset: Dataset, share: float = 0.1, seed: int = 0) -> tup
     """``dataset`` without a stratified ``share`` of it, and that share."""
     kept, held = stratified_split(dataset.labels, share, seed)
     return Subset(dataset, kept), Subset(dataset, held)
+
+
+def class_index(classes: Sequence[str], name: str | int) -> int:
+    """The index of a class by its name, by what follows the number of a CUB name, by the index itself, or by a part of
+    the name that no other class has.
+
+    >>> [class_index(["001.Red_Finch", "002.Grey_Owl"], name) for name in ("002.Grey_Owl", "grey_owl", "1", 1, "owl")]
+    [1, 1, 1, 1, 1]
+    """
+    if isinstance(name, str):
+        if _with_name(classes, name) or not name.lstrip("-").isdigit():
+            return _named_class(classes, name)
+        name = int(name)
+    if not 0 <= name < len(classes):
+        raise DaplError(f"there is no class {name}; there are {len(classes)}, counted from 0.")
+    return name
+
+
+def _with_name(classes: Sequence[str], name: str) -> list[int]:
+    """Classes of just this name, in any case and with or without CUB's number."""
+    if name in classes:
+        return [list(classes).index(name)]
+    forms = [(label.lower(), label.lower().partition(".")[2]) for label in classes]
+    return [index for index, form in enumerate(forms) if name and name.lower() in form]
+
+
+def _named_class(classes: Sequence[str], name: str) -> int:
+    parts = [index for index, label in enumerate(classes) if name and name.lower() in label.lower()]
+    found = _with_name(classes, name) or parts
+    if len(found) > 1:
+        several = ", ".join(classes[index] for index in found[:5])
+        raise DaplError(f"'{name}' is in the names of several classes: {several}; say which.")
+    if not found:
+        raise DaplError(f"there is no class '{name}'{nearest(name, classes)}")
+    return found[0]
+
+
+def choose_classes(names: Sequence[str], wanted: int | Sequence[str | int] | None) -> list[int]:
+    """Ascending indices of the classes that a config asks for.
+
+    ``wanted``: all (None), every n-th (an integer), or a list of names and of numbers that count from 1.
+
+    >>> choose_classes(["001.Finch", "002.Owl", "003.Jay"], 2), choose_classes(["001.Finch", "002.Owl"], [2, "finch"])
+    ([0, 2], [0, 1])
+    """
+    if wanted is None:
+        return list(range(len(names)))
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        if wanted < 1:
+            raise DaplError(f"data.classes: a step of {wanted} takes no class; give 1 or more (10 takes every tenth).")
+        return list(range(0, len(names), wanted))
+    if isinstance(wanted, str | bool) or not wanted:
+        raise DaplError(f"data.classes: {wanted!r} is neither a step nor a list of class names or numbers.")
+    chosen = []
+    for one in wanted:
+        if isinstance(one, int) and not 1 <= one <= len(names):
+            raise DaplError(f"data.classes: there is no class number {one}; they run from 1 to {len(names)}.")
+        try:
+            chosen.append(one - 1 if isinstance(one, int) else _named_class(names, one))
+        except DaplError as error:
+            raise DaplError(f"data.classes: {error}") from None
+        if chosen.count(chosen[-1]) > 1:
+            raise DaplError(f"data.classes: {names[chosen[-1]]} is listed twice.")
+    return sorted(chosen)

@@ -23,8 +23,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import replacing
 from dapl.common.tables import Row
 from dapl.data.build import build_splits
-from dapl.data.classes import class_index
-from dapl.data.sample import Sample
+from dapl.data.sample import Sample, class_index
 from dapl.data.transforms import fit
 from dapl.experiments.comparison import ComparedSystem
 from dapl.explain.parts import ImageFacts, facts_of, foreground_shares, name_parts

@@ -17,9 +17,8 @@ from torchvision import tv_tensors
 from dapl.common.errors import DaplError
 from dapl.config import DataSection
 from dapl.data.build import build_splits
-from dapl.data.classes import class_index
 from dapl.data.images import read_image, rgb_of, upright
-from dapl.data.sample import Sample
+from dapl.data.sample import Sample, class_index
 from dapl.data.transforms import Fit, fit
 from dapl.explain.evidence import Known, explanations, logits_of, see
 from dapl.explain.local import LocalExplanation, localise

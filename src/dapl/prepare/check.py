@@ -20,10 +20,10 @@ from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json
 from dapl.common.progress import Reporter
 from dapl.config import DataSection
-from dapl.data.build import build_splits, list_files
+from dapl.data.build import build_splits, list_files, split_listing
 from dapl.data.in_memory import hand_over
-from dapl.data.listing import SPLITS, Fault, FileDataset, Listing, split_listing
-from dapl.data.sample import Dataset, Sample, Splits, Subset, train_validation
+from dapl.data.listing import SPLITS, Fault, FileDataset, Listing
+from dapl.data.sample import Dataset, Sample, Splits, Subset
 from dapl.data.transforms import fit
 from dapl.explain.draw import outline, part_colour
 
@@ -202,11 +202,7 @@ def _lenient_splits(listing: Listing, config: Any) -> Splits:
     if not listing.records["train"]:
         reasons = "\n".join(fault.text for fault in listing.faults[:SHOWN_LINES])
         raise DaplError(reasons or f"{listing.source}: holds no image; {_WHAT_IS_EXPECTED}")
-    built = split_listing(listing, config.test_share, config.split_seed)
-    if isinstance(built, Splits):
-        return built
-    kept, validation = train_validation(built[0], config.validation_share, config.validation_seed)
-    return Splits(kept, validation, built[1])
+    return split_listing(listing, config)
 
 
 _WHAT_IS_EXPECTED = "expected ROOT/<class>/<image>, or ROOT/train/<class>/<image>."

@@ -24,7 +24,7 @@ from typing import Any
 from dapl.common.errors import DaplError
 from dapl.common.files import write_json
 from dapl.common.progress import Advance, Reporter
-from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, Record, read_settings, write_manifest
+from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, ManifestLine, read_settings, write_manifest
 from dapl.masks.faces import face_model
 from dapl.masks.refine import DEFAULT_MODEL, METHODS
 from dapl.prepare.faceforensics.layout import Plan, Video, labels_of, make_plan
@@ -132,7 +132,7 @@ def prepare(
     methods: Sequence[str] | None,
     workers: int,
     reporter: Reporter,
-) -> list[Record]:
+) -> list[ManifestLine]:
     """Prepare what is not prepared yet; returns the lines of the manifest."""
     labels = labels_of(methods)
     plan = make_plan(root, compression, labels)
@@ -151,7 +151,7 @@ def prepare(
     return records
 
 
-def what_was_left_out(records: Sequence[Record]) -> list[str]:
+def what_was_left_out(records: Sequence[ManifestLine]) -> list[str]:
     """A line for each video and reason: how many of its frames, or the video itself."""
     frames = Counter(record.source for record in records if record.frame is not None)
     reasons: dict[tuple[str, str], int] = defaultdict(int)
@@ -164,17 +164,17 @@ def what_was_left_out(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _records(plan: Plan, out: Path) -> list[Record]:
+def _records(plan: Plan, out: Path) -> list[ManifestLine]:
     records = [record for video in plan.videos for record in read_records(video, out)]
     for video in plan.missing:
         why = f"{video.split}.json names this video, and it is not there"
-        records.append(Record(video.split, video.label, video.source, left_out=why))
+        records.append(ManifestLine(video.split, video.label, video.source, left_out=why))
     for label, source in plan.unnamed:
-        records.append(Record(None, label, source, left_out="no split names this video"))
+        records.append(ManifestLine(None, label, source, left_out="no split names this video"))
     return records
 
 
-def _table(records: Sequence[Record], labels: Sequence[str]) -> str:
+def _table(records: Sequence[ManifestLine], labels: Sequence[str]) -> str:
     """Frames of each class and split, and what else there is to know."""
     kept = [record for record in records if record.file is not None]
     count = Counter((record.label, record.split) for record in kept)

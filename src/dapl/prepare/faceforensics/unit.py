@@ -15,7 +15,7 @@ from PIL import Image
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing_folder, write_json
-from dapl.data.faceforensics_files import LANDMARKS, VIDEO, Record, mask_name, record_of
+from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
 from dapl.masks.polygons import bounding_box
 from dapl.masks.refine import Prompt, Refiner, create_refiner
@@ -125,9 +125,9 @@ def is_done(video: Video, root: Path, out: Path) -> bool:
         return False
 
 
-def read_records(video: Video, out: Path) -> list[Record]:
+def read_records(video: Video, out: Path) -> list[ManifestLine]:
     made = json.loads((out / video.folder / VIDEO).read_text(encoding="utf-8"))
-    return [record_of(fields) for fields in made["frames"]]
+    return [line_of(fields) for fields in made["frames"]]
 
 
 def prepare_video(video: Video, root: Path, out: Path, settings: Settings, tools: Tools) -> None:
@@ -151,10 +151,10 @@ def sweep(out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_frames(video: Video, path: Path, folder: Path, settings: Settings, tools: Tools) -> list[Record]:
-    records: list[Record] = []
+def _write_frames(video: Video, path: Path, folder: Path, settings: Settings, tools: Tools) -> list[ManifestLine]:
+    records: list[ManifestLine] = []
     landmarks: list[np.ndarray] = []
-    whole = Record(video.split, video.label, video.source)
+    whole = ManifestLine(video.split, video.label, video.source)
     try:
         for frame in sampled_frames(path, settings.frames):
             record, points = _write_frame(
@@ -172,8 +172,8 @@ def _write_frames(video: Video, path: Path, folder: Path, settings: Settings, to
 
 
 def _write_frame(
-    record: Record, frame: Frame, video: Video, folder: Path, settings: Settings, tools: Tools
-) -> tuple[Record, np.ndarray | None]:
+    record: ManifestLine, frame: Frame, video: Video, folder: Path, settings: Settings, tools: Tools
+) -> tuple[ManifestLine, np.ndarray | None]:
     """The face of one frame into ``folder``: its line, and its landmarks where it has a face."""
     if frame.image is None:
         return replace(record, left_out=frame.left_out), None

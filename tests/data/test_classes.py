@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dapl.common.errors import DaplError
-from dapl.data.classes import class_index
+from dapl.data.sample import class_index
 
 BIRDS = ["001.Black_footed_Albatross", "002.Finch", "003.Red_Finch", "10"]
 
