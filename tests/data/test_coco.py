@@ -323,7 +323,7 @@ def test_images_that_are_not_there_are_named_before_anything_is_trained(zoo: Pat
     (zoo.parent / "images" / "3.png").unlink()
     with pytest.raises(DaplError, match=r"images/3.png: no such file, though .*zoo.json names it \(1 missing among 12"):
         built(zoo)
-    with pytest.raises(DaplError, match=r"\(12 of 12 missing\); .*data.images"):
+    with pytest.raises(DaplError, match=r"\(12 missing among 12 images\); .*data.images"):
         built(zoo, images=str(zoo.parent / "nowhere"))
 
 

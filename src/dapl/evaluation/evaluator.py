@@ -15,7 +15,7 @@ from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.config import Config
-from dapl.data.in_memory import InMemorySplits, hand_over
+from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation.files import write_files
 from dapl.evaluation.passes import Wanted, measure_sources, measure_split, purity_of_prototypes

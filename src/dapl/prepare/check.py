@@ -20,8 +20,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json
 from dapl.common.progress import Reporter
 from dapl.config import DataSection
-from dapl.data.build import build_splits, list_files, split_listing
-from dapl.data.in_memory import hand_over
+from dapl.data.build import build_splits, hand_over, list_files, split_listing
 from dapl.data.listing import SPLITS, Fault, FileDataset, Listing
 from dapl.data.sample import Dataset, Sample, Splits, Subset
 from dapl.data.transforms import fit

@@ -17,7 +17,7 @@ from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.config import Config
-from dapl.data.in_memory import hand_over
+from dapl.data.build import hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.models.contract import PrototypeModel

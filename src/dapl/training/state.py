@@ -20,7 +20,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import expand_path, write_json
 from dapl.common.progress import Reporter
 from dapl.config import Config, FitStage, LastLayerStage, Stage
-from dapl.data.in_memory import InMemorySplits
+from dapl.data.build import InMemorySplits
 from dapl.models.build import build_model
 from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import (

@@ -24,7 +24,7 @@ from dapl.config import (
     PurePruneStage,
     WarmUpStage,
 )
-from dapl.data.in_memory import InMemorySplits, hand_over
+from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
 from dapl.metrics.functional.regions import model_regions
 from dapl.processes.interface import Processes

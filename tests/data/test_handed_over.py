@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, parse_config
-from dapl.data.build import build_splits
-from dapl.data.in_memory import check_dataset, hand_over
+from dapl.data.build import build_splits, check_dataset, hand_over
 from dapl.data.sample import Sample, Splits, Subset
 from dapl.data.toybirds import ToyBirds
 from dapl.evaluation import evaluate
