@@ -18,8 +18,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from dapl.cli import main
-from dapl.config import Config, Section, describe_fields
+from dapl.config import Config, Section, describe_fields, parse_config
 from dapl.runs.run import Run
+from dapl.training.trainer import train
 
 TINY: dict[str, Any] = {
     "data": {"name": "toybirds", "classes": 2, "images_per_class": 4, "test_images_per_class": 1, "image_size": 64},
@@ -81,12 +82,17 @@ def refused(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> Calla
     return run
 
 
-@pytest.fixture
-def finished(write: Callable[..., str], tmp_path: Path) -> Run:
-    from dapl.config import load_config
-    from dapl.training.trainer import train
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    config = parse_config(TINY | {"cache": {"folder": str(folder / "cache")}})
+    return train(config, folder / "run", quiet=True).folder
 
-    return train(load_config(Path(write())), tmp_path / "run", quiet=True)
+
+@pytest.fixture
+def finished(trained: Path, tmp_path: Path) -> Run:
+    """A run of one's own, which a test may break."""
+    return Run(shutil.copytree(trained, tmp_path / "run"))
 
 
 # --- help -----------------------------------------------------------------------------------------------------------
@@ -235,6 +241,25 @@ def test_flags_may_stand_anywhere(write: Callable, monkeypatch: pytest.MonkeyPat
         assert main(["train", *line]) == 0
         config, folder, resume = calls.pop()
         assert (config.model.heads, config.seed, folder, resume) == (5, 7, out, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "name"), [("report", "pictures", "images"), ("compare", "picture", "image")]
+)
+def test_flags_of_former_versions_still_work(
+    command: str, old: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    given: list[Any] = []
+    file = {"report": "runs", "compare": "experiments"}[command]
+    monkeypatch.setattr(f"dapl.cli.{file}._{command}", lambda arguments, _: given.append(getattr(arguments, name)) or 0)
+    for flags in ([], [f"--{name}", "5"], [f"--{old}", "6"]):
+        assert main([command, "run", *flags]) == 0
+    assert given == [{"images": 3, "image": 0}[name], 5, 6]
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert f"--{name} N" in said
+    assert f"--{old}" not in said
 
 
 def test_devices_that_do_not_exist(write: Callable, refused: Callable) -> None:
@@ -429,5 +454,5 @@ def test_data_with_other_classes(finished: Run, refused: Callable) -> None:
 
 def test_only_some_fields_may_change_for_an_evaluation(finished: Run, refused: Callable) -> None:
     message = refused("evaluate", str(finished.folder), "--model.heads", "3")
-    assert "--model.heads: evaluation takes only fields of runtime and cache and data" in message
+    assert "--model.heads: dapl evaluate takes only fields of runtime, cache and data" in message
     assert "did you mean 'test'?" in refused("evaluate", str(finished.folder), "--split", "tset")

@@ -38,9 +38,9 @@ def test_another_split(run: Path, capsys: pytest.CaptureFixture[str]):
         (["--metrics", "covrage"], "metrics: 'covrage' is not known; did you mean 'coverage'?"),
         (["--split", "tset"], "split: 'tset' is not known; did you mean 'test'?"),
         (["--part-mode", "dics"], "part_mode: 'dics' is not known; did you mean 'disc'?"),
-        (["--scope", "image"], "scope: 'image' is not known"),
+        (["--scope", "bird"], "scope: 'bird' is not known"),
         (["--radius", "-2"], "radius must be above 0"),
-        (["--model.heads", "3"], "evaluation takes only fields of"),
+        (["--model.heads", "3"], "dapl evaluate takes only fields of"),
     ],
 )
 def test_bad_options_end_with_code_2_and_one_sentence(

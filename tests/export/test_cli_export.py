@@ -13,7 +13,6 @@ import pytest
 
 from dapl.cli import main
 from dapl.common.errors import DaplError
-from dapl.export.export import parse_formats
 from dapl.export.hub import push_folder
 
 
@@ -30,9 +29,9 @@ def test_both_formats(own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--format", "onx"], "'onx' is not a format; did you mean 'onnx'?"),
+        (["--format", "onx"], "--format: 'onx' is not known; did you mean 'onnx'?"),
         (["--format", ","], "--format: nothing is named"),
-        (["--model.heads", "3"], "takes only fields of runtime and cache and data"),
+        (["--model.heads", "3"], "dapl export takes only fields of runtime, cache and data"),
         (["--format", "onnx", "--push", "me/birds"], "--format onnx,hub"),
         (["--push", "not a name"], "not a name of the hub"),
         (["--push", "me/birds"], "nobody is logged in"),
@@ -50,10 +49,6 @@ def test_wrong_words(
 def test_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path)]) == 2
     assert "not a run directory" in capsys.readouterr().err
-
-
-def test_formats_are_taken_once_and_in_order() -> None:
-    assert parse_formats("hub, onnx,hub") == ("hub", "onnx")
 
 
 class Hub(http.server.BaseHTTPRequestHandler):

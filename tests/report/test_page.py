@@ -178,7 +178,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["{tmp}/nothing"], "not a run directory"),
         (["{run}", "--images", "0"], "--images: is 0"),
         (["{run}", "--out", "{tmp}"], "not a report"),
-        (["{run}", "--model.heads", "3"], "takes only fields of runtime and cache and data"),
+        (["{run}", "--model.heads", "3"], "takes only fields of runtime, cache and data"),
     ],
 )
 def test_the_command_refuses(

@@ -90,8 +90,8 @@ def test_what_does_not_go_together(configured: Configured, tmp_path: Path, capsy
     for words, part in (
         (["--from", str(folder)], "--from RUN and --drop-marked go together"),
         (["--drop-marked"], "--from RUN and --drop-marked go together"),
-        (["x.yaml", "--from", str(folder), "--drop-marked"], "leave CONFIG and --resume away"),
-        (["--from", str(folder), "--drop-marked", "--model.heads", "3"], "takes only fields of data and runtime and"),
+        (["x.yaml", "--from", str(folder), "--drop-marked"], "leave CONFIG and --resume out"),
+        (["--from", str(folder), "--drop-marked", "--model.heads", "3"], "takes only fields of data, runtime and"),
         (["--from", str(folder), "--drop-marked"], "no prototype is marked as bad"),
         (["--from", str(tmp_path / "none"), "--drop-marked"], "not a run directory"),
     ):

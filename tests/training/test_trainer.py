@@ -503,8 +503,8 @@ def test_only_where_and_how_it_runs_may_change(
     for field, value in (("model.head_dim", "8"), ("data.classes", "4"), ("seed", "1"), ("loss.cluster", "0")):
         said = refused(capsys, "--resume", str(run), f"--{field}", value)
         assert f"--{field}: a resumed run takes only fields of runtime and cache" in said
-    assert "leave CONFIG and --out away" in refused(capsys, str(short), "--resume", str(run))
-    assert "leave CONFIG and --out away" in refused(capsys, "--resume", str(run), "--out", str(tmp_path / "other"))
+    assert "leave CONFIG and --out out" in refused(capsys, str(short), "--resume", str(run))
+    assert "leave CONFIG and --out out" in refused(capsys, "--resume", str(run), "--out", str(tmp_path / "other"))
     calls: list[tuple[Config, Path, bool]] = []
     monkeypatch.setattr("dapl.cli.train._run", lambda *arguments: calls.append(arguments) or 0)
     for words in (["--runtime.workers", "3"], ["--runtime.workers=3"], ["--devices", "3"]):

@@ -1,7 +1,4 @@
-"""``dapl prepare …``: what is done to data once, before anything is trained on it.
-
-``dapl masks``: foreground masks for data that has none.
-"""
+"""``dapl prepare`` and ``dapl masks``: what is done to data once, before anything is trained on it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dapl.cli.options import command
+from dapl.cli.options import Row, command
+
+_GO_ON = "; the same command goes on where it was"
+_DATA: Row = (
+    "data",
+    Path,
+    "config (.yaml), folder of class folders, CUB's folder, or COCO .json; fields of data may follow, e.g. "
+    "--data.images DIR",
+)
+_SAM_MODEL: Row = ("--sam-model MODEL", str, "folder or hub name of SAM's weights, for --refine sam")
 
 
 def add_prepare(commands: Any) -> None:
@@ -25,30 +31,22 @@ def _add_faceforensics(kinds: Any) -> None:
         kinds,
         "faceforensics",
         _faceforensics,
-        "Faces, masks and landmarks from the videos of FaceForensics++.",
-        when_interrupted="; the same command goes on where it was",
+        "Cut faces, masks and landmarks out of the videos of FaceForensics++.",
+        ("root", Path, "folder with original_sequences, manipulated_sequences and splits"),
+        ("out", Path, "folder to make, or to go on with"),
+        ("--compression", ("c23", "raw", "c40"), "compression of the videos"),
+        ("--methods+ METHOD", str, "manipulations to take (default: all four)"),
+        ("--frames N", 10, "frames per video, evenly spaced"),
+        ("--size PIXELS", 224, "side of the square crop"),
+        ("--margin SHARE", 0.15, "what is added on each side of the face, as a share of it"),
+        ("--refine", ("grabcut", "sam", "none"), "how the hull of the landmarks becomes the mask"),
+        _SAM_MODEL,
+        ("--face-model FILE", str, "face_landmarker.task (default: $DAPL_FACE_MODEL)"),
+        ("--workers N", 1, "number of processes"),
+        ("--quiet", False, "show no progress, only what was left out"),
+        when_interrupted=_GO_ON,
     )
-    faces.set_defaults(command="prepare faceforensics")
     faces.epilog = "Exit code 1: all was done that could be, and something was left out; OUT/manifest.jsonl says what."
-    faces.add_argument("root", type=Path, help="folder with original_sequences, manipulated_sequences and splits")
-    faces.add_argument("out", type=Path, help="folder to make, or to go on with")
-    faces.add_argument("--compression", choices=("raw", "c23", "c40"), default="c23", help="of the videos (c23)")
-    faces.add_argument("--methods", nargs="+", metavar="METHOD", help="manipulations to take (all four)")
-    faces.add_argument("--frames", type=int, default=10, help="frames of a video, evenly spaced (10)")
-    faces.add_argument("--size", type=int, default=224, help="side of the square crop in pixels (224)")
-    faces.add_argument(
-        "--margin", type=float, default=0.15, help="added on each side of the face, as a share of it (0.15)"
-    )
-    faces.add_argument(
-        "--refine",
-        choices=("sam", "grabcut", "none"),
-        default="grabcut",
-        help="how the hull of the landmarks becomes the mask (grabcut)",
-    )
-    faces.add_argument("--sam-model", metavar="MODEL", help="folder or hub name of SAM's weights, for --refine sam")
-    faces.add_argument("--face-model", metavar="FILE", help="face_landmarker.task (default: $DAPL_FACE_MODEL)")
-    faces.add_argument("--workers", type=int, default=1, help="processes (1)")
-    faces.add_argument("--quiet", action="store_true", help="no progress, only what was left out")
 
 
 def _faceforensics(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -58,16 +56,16 @@ def _faceforensics(arguments: argparse.Namespace, overrides: dict[str, Any]) -> 
 
 
 def _add_check(kinds: Any) -> None:
-    check = command(kinds, "check", _check, "Look a data set over before an hour is spent on it.", takes_fields=True)
-    check.set_defaults(command="prepare check")
-    check.add_argument(
-        "data",
-        type=Path,
-        help="config (.yaml), folder of class folders, CUB's folder, or COCO "
-        ".json; fields of data may follow, e.g. --data.images DIR",
+    command(
+        kinds,
+        "check",
+        _check,
+        "Look a data set over before an hour is spent on it.",
+        _DATA,
+        ("--out FOLDER", Path, "folder for check.json and check.png (default: checks/<name of the data>)"),
+        ("--quiet", False, "show no progress, only the result"),
+        fields=(),
     )
-    check.add_argument("--out", type=Path, help="folder for check.json and check.png (checks/<name of the data>)")
-    check.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
 def _check(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -81,34 +79,25 @@ def _check(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     out = arguments.out or Path("checks") / (arguments.data.resolve().stem or "data")
     report = check(config.data, out, arguments.quiet)
     print(summary(report))
-    print(f"\nall of it    {out / 'check.json'}\nimages     {out / 'check.png'}")
+    print(f"\nall of it    {out / 'check.json'}\nimages       {out / 'check.png'}")
     return 0 if report.clean else 1
 
 
 def add_masks(commands: Any) -> None:
-    masks = command(
+    refine = "how a box, keypoints or else the centre of the image becomes a mask; none: the box itself"
+    command(
         commands,
         "masks",
         _masks,
         "Make foreground masks for images that have none.",
-        takes_fields=True,
-        when_interrupted="; the same command goes on where it was",
+        _DATA,
+        ("--refine", ("grabcut", "sam", "none"), refine),
+        _SAM_MODEL,
+        ("--limit N", int, "make N masks at most, to look at them first"),
+        ("--quiet", False, "show no progress, only the result"),
+        fields=(),
+        when_interrupted=_GO_ON,
     )
-    masks.add_argument(
-        "data",
-        type=Path,
-        help="config (.yaml), folder of class folders, CUB's folder, or COCO "
-        ".json; fields of data may follow, e.g. --data.images DIR",
-    )
-    masks.add_argument(
-        "--refine",
-        choices=("sam", "grabcut", "none"),
-        default="grabcut",
-        help="how a box, keypoints or else the centre of the image become a mask; none: the box itself (grabcut)",
-    )
-    masks.add_argument("--sam-model", metavar="MODEL", help="folder or hub name of SAM's weights, for --refine sam")
-    masks.add_argument("--limit", type=int, metavar="N", help="make N at most, to look at them first")
-    masks.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
 def _masks(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:

@@ -1,7 +1,4 @@
-"""``dapl compare``: several systems under one protocol, mean ± deviation over seeds.
-
-``dapl sweep``: many runs that differ in some fields of a config, as a grid or a search, with the paper's figure.
-"""
+"""``dapl compare``, several systems under one protocol, and ``dapl sweep``, one config with some fields varied."""
 
 from __future__ import annotations
 
@@ -10,31 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from dapl.cli.options import command
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, nearest
+
+_GO_ON = "; the same command goes on: finished points are kept, the one that ran resumes from its checkpoint"
 
 
 def add_compare(commands: Any) -> None:
-    compare = command(
+    command(
         commands,
         "compare",
         _compare,
         "Train what is missing, measure all under one protocol, make the table.",
-        takes_fields=True,
+        ("sources+ RUN|CONFIG", Path, "runs, or configs to train"),
+        ("--out FOLDER", Path("runs/compare"), "folder of the runs and the table"),
+        ("--seeds LIST", "0", "seeds of the configs, e.g. 0,1,2"),
+        ("--split NAME", "test", "test, validation or train"),
+        ("--metrics LIST", str, "as `dapl evaluate --metrics`; all: also faithfulness, stability and purity"),
+        ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+        ("--class NAME", str, "class of the image that the systems are shown on (default: the first)"),
+        ("--image/--picture N", 0, "which of the test images of that class"),
+        fields=(),
         when_interrupted="; the same command goes on where it stood",
     )
-    compare.add_argument("sources", type=Path, nargs="+", metavar="RUN|CONFIG", help="runs, or configs to train")
-    compare.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs/compare"),
-        help="folder of the runs and the table (default: runs/compare)",
-    )
-    compare.add_argument("--seeds", default="0", help="seeds of the configs, e.g. 0,1,2 (default: 0)")
-    compare.add_argument("--split", default="test", help="test (default), validation or train")
-    compare.add_argument("--metrics", help="as `dapl evaluate --metrics`; all: also faithfulness, stability, purity")
-    compare.add_argument("--tau", type=float, help="share of a part that a region must cover (0.2)")
-    compare.add_argument("--class", dest="class_name", metavar="NAME", help="class of the image (the first)")
-    compare.add_argument("--image", type=int, default=0, help="which of its test images (0)")
 
 
 def _compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -45,30 +39,31 @@ def _compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
-    protocol = EvaluationProtocol() if arguments.tau is None else EvaluationProtocol(tau=arguments.tau)
-    entries = plan(arguments.sources, arguments.out, seeds_of(arguments.seeds), overrides)
+    protocol = EvaluationProtocol(tau=arguments.tau)
+    systems = plan(arguments.sources, arguments.out, _seeds(arguments.seeds), overrides)
 
     from dapl.experiments.comparison_figures import choose, draw_frontier, draw_side_by_side
 
-    shown = choose(entries, arguments.class_name, arguments.image)
-    train_all(entries)
-    rows = rows_of(entries, arguments.split, arguments.metrics, protocol)
-    files = write(arguments.out, rows, entries, arguments.split, protocol)
+    shown = choose(systems, vars(arguments)["class"], arguments.image)
+    train_all(systems)
+    rows = rows_of(systems, arguments.split, arguments.metrics, protocol)
+    columns = shown_columns(rows, arguments.metrics)
+    files = write(arguments.out, rows, columns, systems, arguments.split, protocol)
     drawn = [
         draw_frontier(rows, arguments.out / "frontier.png"),
-        draw_side_by_side(entries, arguments.out / "prototypes.png", *shown),
+        draw_side_by_side(systems, arguments.out / "prototypes.png", *shown),
     ]
-    print_table(rows, shown_columns(rows))
+    print_table(rows, columns)
     for line in against_black_box(rows):
         print(line)
     print(f"\ntable        {', '.join(map(str, files))}")
-    print(f"images     {', '.join(str(file) for file in drawn if file is not None)}")
+    print(f"images       {', '.join(str(file) for file in drawn if file is not None)}")
     return 0
 
 
-def seeds_of(text: str) -> list[int]:
+def _seeds(text: str) -> tuple[int, ...]:
     try:
-        seeds = [int(word) for word in text.split(",")]
+        seeds = tuple(int(word) for word in text.split(","))
     except ValueError as error:
         raise DaplError(f"--seeds {text}: give whole numbers, e.g. 0,1,2.") from error
     if min(seeds) < 0 or len(set(seeds)) < len(seeds):
@@ -76,62 +71,32 @@ def seeds_of(text: str) -> list[int]:
     return seeds
 
 
-_GO_ON = "; the same command goes on: finished points are kept, the one that ran resumes from its checkpoint"
-
-
 def add_sweep(commands: Any) -> None:
-    sweep = command(
+    ablation = "contrast, fg_weight, fg_threshold, head_dim, paper (all four), or a YAML file as in configs/sweeps"
+    sampler = "grid: every combination; tpe: --trials points where good ones are likely (default: tpe with --search)"
+    objective = "what is best on validation (default: accuracy); accuracy,coverage gives the Pareto front"
+    storage = "database that several machines share, e.g. postgresql://user@host/name (default: a file in the folder)"
+    command(
         commands,
         "sweep",
         _sweep,
         "Vary fields of a config: the paper's ablations, any grid, or a search (Optuna).",
-        takes_fields=True,
+        ("config", Path, "YAML config, e.g. configs/cub20.yaml"),
+        ("--grid FIELD=V,V,…", [], "values of a field, e.g. loss.contrast.weight=0,0.1; several: all combinations"),
+        ("--search FIELD=log:LOW:HIGH", [], "an interval to search in, log:0.1:20 or uniform:0:1"),
+        ("--ablation NAME", str, ablation),
+        ("--sampler grid|tpe", str, sampler),
+        ("--trials N", int, "points that tpe draws (default: 20)"),
+        ("--sampler-seed N", 0, "seed of tpe"),
+        ("--seeds LIST", str, "seeds of each point, e.g. 0,1,2 for mean ± std (default: the config's seed)"),
+        ("--objective NAME[:min|max]", [], objective),
+        ("--test", False, "at the end also measure test; nothing is chosen by it"),
+        ("--out FOLDER", Path, "folder of the sweep (default: sweeps/<config>[-<ablation>])"),
+        ("--storage URL", str, storage),
+        ("--verbose", False, "print what each run prints"),
+        fields=(),
         when_interrupted=_GO_ON,
     )
-    sweep.add_argument("config", type=Path, help="YAML config, e.g. configs/cub20.yaml")
-    sweep.add_argument(
-        "--grid",
-        action="append",
-        default=[],
-        metavar="FIELD=V,V,…",
-        help="values of a field, e.g. loss.contrast.weight=0,0.1; more: all combinations",
-    )
-    sweep.add_argument(
-        "--search",
-        action="append",
-        default=[],
-        metavar="FIELD=log:LOW:HIGH",
-        help="an interval to search in, log:0.1:20 or uniform:0:1",
-    )
-    sweep.add_argument(
-        "--ablation",
-        metavar="NAME",
-        help="of the paper: contrast, fg_weight, fg_threshold, head_dim; "
-        "paper: all four; or a YAML file such as those in configs/sweeps",
-    )
-    sweep.add_argument(
-        "--sampler",
-        choices=("grid", "tpe"),
-        help="grid: every combination; tpe: --trials points drawn "
-        "where good ones are likely (default: tpe with --search, else grid)",
-    )
-    sweep.add_argument("--trials", type=int, help="points that tpe draws (default 20)")
-    sweep.add_argument("--sampler-seed", type=int, default=0, help="seed of tpe (0)")
-    sweep.add_argument("--seeds", help="runs of each point, e.g. 0,1,2 for mean ± std (default: the config's seed)")
-    sweep.add_argument(
-        "--objective",
-        action="append",
-        metavar="NAME[:min|max]",
-        help="what is best, on validation (accuracy); several, e.g. accuracy,coverage, give the Pareto front",
-    )
-    sweep.add_argument("--test", action="store_true", help="at the end also measure test; nothing is chosen by it")
-    sweep.add_argument("--out", type=Path, help="folder of the sweep (default: sweeps/<config>[-<ablation>])")
-    sweep.add_argument(
-        "--storage",
-        metavar="URL",
-        help="database that several machines share, e.g. postgresql://user@host/name (default: a file in the folder)",
-    )
-    sweep.add_argument("--verbose", action="store_true", help="print what each run prints")
 
 
 def _sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -141,7 +106,7 @@ def _sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     config = base.config()
     if arguments.ablation:
         if arguments.grid or arguments.search:
-            raise DaplError("--ablation says what is varied; leave --grid and --search away.")
+            raise DaplError("--ablation says what is varied; leave --grid and --search out.")
         panels = panels_of(arguments.ablation, base)
     else:
         dimensions: list[Dimension] = [parse_grid(text, base, {}) for text in arguments.grid]
@@ -193,19 +158,11 @@ def _work(sweep: Any, test: bool) -> int:
     return 2 if any(result.failures for result in results) else 0
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        seeds = tuple(dict.fromkeys(int(word) for word in text.split(",")))
-    except ValueError as error:
-        raise DaplError(f"--seeds {text}: has to be whole numbers, e.g. 0,1,2.") from error
-    if min(seeds) < 0:
-        raise DaplError(f"--seeds {text}: a seed is 0 or more.")
-    return seeds
-
-
 def _trials(arguments: argparse.Namespace, is_grid: bool) -> int | None:
     """How many points TPE draws; None for a grid."""
     sampler = arguments.sampler or ("grid" if is_grid else "tpe")
+    if sampler not in ("grid", "tpe"):
+        raise DaplError(f"--sampler: '{sampler}' is not known{nearest(sampler, ('grid', 'tpe'))}")
     if sampler == "grid":
         if not is_grid:
             raise DaplError("--sampler grid: an interval has no grid; list the values with --grid FIELD=V,V,…")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, nearest
 
 Call = Callable[[argparse.Namespace, dict[str, Any]], int]
 """Parsed arguments and overrides of fields in, exit code out."""
@@ -20,20 +20,57 @@ _SHORT = {
 """Flags that may be written without their section."""
 
 
+Row = tuple[str, Any, str]
+"""``("--flag METAVAR", kind, help)``, an option or argument of a command; `command` says what a kind is."""
+
+
 def command(
     commands: Any,
     name: str,
     call: Call,
     text: str,
-    *,
-    takes_fields: bool = False,
+    *rows: Row,
+    fields: Sequence[str] | None = None,
     own_help: bool = False,
     when_interrupted: str = "",
 ) -> argparse.ArgumentParser:
-    """Declare a command. ``takes_fields``: it understands ``--section.field value``."""
+    """Declare a command and what it takes, one row for each option or argument.
+
+    The kind of a row is a type; or a default, which gives the type; or a tuple of choices, the default first; or False
+    for a switch; or [] for a flag that may be repeated. ``name+`` takes one value or more, ``name?`` one or none. After
+    a slash stands an older spelling of a flag, which still works and is not shown.
+
+    ``fields``: the sections of a config of which it understands ``--section.field value``; empty for all of them.
+    """
     parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False, add_help=not own_help)
-    parser.set_defaults(command=name, call=call, takes_fields=takes_fields, when_interrupted=when_interrupted)
+    command = parser.prog.removeprefix("dapl ")
+    parser.set_defaults(command=command, call=call, fields=fields, when_interrupted=when_interrupted)
+    for row in rows:
+        _declare(parser, *row)
     return parser
+
+
+def _declare(parser: argparse.ArgumentParser, names: str, kind: Any, text: str) -> None:
+    names, _, metavar = names.partition(" ")
+    name, *older = names.split("/")
+    how: dict[str, Any] = {"metavar": metavar} if metavar else {}
+    if kind is False:
+        how |= {"action": "store_true"}
+    elif kind == []:
+        how |= {"action": "append", "default": []}
+    elif isinstance(kind, type):
+        how |= {"type": kind}
+    else:
+        choices = {"choices": kind} if isinstance(kind, tuple) else {}
+        default = kind[0] if isinstance(kind, tuple) else kind
+        how |= {"type": type(default), "default": default, **choices}
+        text += " (default: %(default)s)"
+    if name[-1] in "+?":
+        how |= {"nargs": name[-1]}
+    parser.add_argument(name.rstrip("+?"), **how, help=text)
+    for old in older:
+        dest = name.removeprefix("--").replace("-", "_")
+        parser.add_argument(old, **{**how, "dest": dest, "default": argparse.SUPPRESS}, help=argparse.SUPPRESS)
 
 
 def joined(words: Sequence[str]) -> list[str]:
@@ -68,13 +105,26 @@ def overrides_of(rest: Sequence[str], known: argparse.Namespace) -> dict[str, An
             overrides[_SHORT.get(name, name)] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise DaplError(f"--{name}: '{value}' is not a YAML value.") from error
-    if overrides and not known.takes_fields:
+    if overrides and known.fields is None:
         name = known.command
         raise DaplError(f"dapl {name} takes no --{next(iter(overrides))}; `dapl {name} --help` lists what it takes.")
+    if known.fields:
+        only(overrides, known.fields, f"dapl {known.command}")
     return overrides
 
 
 def only(overrides: dict[str, Any], sections: Sequence[str], what: str) -> None:
     for name in overrides:
         if name.split(".")[0] not in sections:
-            raise DaplError(f"--{name}: {what} takes only fields of {' and '.join(sections)}.")
+            raise DaplError(f"--{name}: {what} takes only fields of {', '.join(sections[:-1])} and {sections[-1]}.")
+
+
+def names_of(flag: str, text: str, known: Sequence[str]) -> list[str]:
+    """``html, png`` → ["html", "png"]: each of them known, and taken once."""
+    names = list(dict.fromkeys(word.strip().lower() for word in text.split(",") if word.strip()))
+    for name in names:
+        if name not in known:
+            raise DaplError(f"{flag}: '{name}' is not known{nearest(name, known)}")
+    if not names:
+        raise DaplError(f"{flag}: nothing is named; known: {', '.join(known)}.")
+    return names

@@ -1,13 +1,4 @@
-"""``dapl evaluate``: the numbers of a finished run.
-
-``dapl explain``: why an image got its label.
-
-``dapl report``: a page to look at every prototype of a run.
-
-``dapl serve``: look at a run in the browser.
-
-``dapl export``: a trained model for ONNX Runtime and in the layout of the Hugging Face Hub.
-"""
+"""What is done with a finished run: ``dapl evaluate``, ``explain``, ``report``, ``serve`` and ``export``."""
 
 from __future__ import annotations
 
@@ -17,44 +8,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapl.cli.options import command, only
-from dapl.common.errors import DaplError, nearest
+from dapl.cli.options import Row, command, names_of
+from dapl.common.errors import DaplError
 
 if TYPE_CHECKING:
     from dapl.explain.classifier import Classifier
     from dapl.explain.local import LocalExplanation
 
 
+_FIELDS = ("runtime", "cache", "data")
+"""Sections of a run's config that may be replaced when it is looked at."""
+_RUN: Row = ("run RUN", Path, "run directory")
+
+
 def add_evaluate(commands: Any) -> None:
-    evaluate = command(
+    metrics = "only these, e.g. coverage,diversity; all: also those that take passes of their own (default: the others)"
+    modes = "exact: the data's own part masks; disc, clipped, voronoi, point: from keypoints; auto: exact, else disc"
+    scope = "image: mean over images; dataset: pooled over them; projection: each prototype on its source image"
+    command(
         commands,
         "evaluate",
         _evaluate,
         "Measure a finished run: does it predict, and does it look at parts?",
-        takes_fields=True,
-    )
-    evaluate.add_argument("run", type=Path, help="run directory")
-    evaluate.add_argument("--split", default="test", help="test (default), validation or train")
-    evaluate.add_argument(
-        "--metrics",
-        help="only these, e.g. coverage,diversity; all: also stability (one more pass), "
-        "purity (one over train), faithfulness (two) (default: all without such passes)",
-    )
-    evaluate.add_argument("--tau", type=float, help="share of a part that a region must cover (0.2)")
-    evaluate.add_argument("--percentile", type=float, help="percentile of its map that bounds a region (95)")
-    evaluate.add_argument(
-        "--part-mode",
-        help="exact: the data's own part masks; disc, clipped, voronoi, point: from "
-        "keypoints (exact where the data has part masks, else disc)",
-    )
-    evaluate.add_argument(
-        "--radius", type=float, help="of the discs, a share of --radius-of (0.12 of box, 0.08 of image)"
-    )
-    evaluate.add_argument("--radius-of", help="box: √(area of the object's box) (default); image: its side")
-    evaluate.add_argument(
-        "--scope",
-        help="image: mean over images (default); dataset: pooled over them; projection: "
-        "each prototype on its source image",
+        _RUN,
+        ("--split NAME", "test", "test, validation or train"),
+        ("--metrics LIST", str, metrics),
+        ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+        ("--percentile P", 95.0, "percentile of its map that bounds a region"),
+        ("--part-mode MODE", "auto", modes),
+        (
+            "--radius SHARE",
+            float,
+            "radius of the discs, as a share of --radius-of (default: 0.12 of box, 0.08 of image)",
+        ),
+        ("--radius-of WHAT", "box", "box: √(area of the object's box); image: its side"),
+        ("--scope NAME", "image", scope),
+        fields=_FIELDS,
     )
 
 
@@ -63,10 +52,8 @@ def _evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.metrics.registry import chosen
     from dapl.runs.run import Run
 
-    only(overrides, ("runtime", "cache", "data"), "evaluation")
-    options = ("tau", "percentile", "part_mode", "radius", "radius_of", "scope")
-    given = {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
-    protocol = EvaluationProtocol(**given)
+    names = ("tau", "percentile", "part_mode", "radius", "radius_of", "scope")
+    protocol = EvaluationProtocol(**{name: getattr(arguments, name) for name in names})
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
     run = Run.open(arguments.run)
@@ -84,45 +71,35 @@ def _evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-_FORMATS = ("html", "png", "json")
-
-
 def add_explain(commands: Any) -> None:
-    explain = command(commands, "explain", _explain, "Show why an image got its label: this looks like that.")
-    explain.add_argument("run", type=Path, help="run directory, or a folder that `dapl export` wrote")
-    explain.add_argument(
-        "images",
-        nargs="+",
-        metavar="IMAGE",
-        help="image file, or name of an image of the run's data",
-    )
-    explain.add_argument(
-        "--class",
-        dest="against",
-        metavar="NAME|INDEX",
-        help="class to explain beside the predicted one (default: the runner-up)",
-    )
-    explain.add_argument("--top", type=int, default=10, metavar="N", help="prototypes listed a class (10)")
-    explain.add_argument("--out", type=Path, metavar="DIR", help="folder for the files (default: RUN/explanations)")
-    explain.add_argument(
-        "--format", default="html", metavar="FORMATS", help="html, png, json, or several with commas (html)"
+    command(
+        commands,
+        "explain",
+        _explain,
+        "Show why an image got its label: this looks like that.",
+        ("run RUN", Path, "run directory, or a folder that `dapl export` wrote"),
+        ("images+ IMAGE", str, "image file, or name of an image of the run's data"),
+        ("--class NAME|INDEX", str, "class to explain beside the predicted one (default: the runner-up)"),
+        ("--top N", 10, "prototypes listed per class"),
+        ("--out FOLDER", Path, "folder for the files (default: RUN/explanations)"),
+        ("--format LIST", "html", "html, png, json, or several with commas"),
     )
 
 
 def _explain(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    formats = _formats(arguments.format)
+    formats, against = names_of("--format", arguments.format, ("html", "png", "json")), vars(arguments)["class"]
     if arguments.top < 1:
         raise DaplError(f"--top is {arguments.top}; at least one prototype must be listed.")
 
     from dapl.export.hub import load_classifier
 
     model = load_classifier(arguments.run)
-    if arguments.against is not None:
-        model.class_index(arguments.against)  # a wrong name is said before anything is computed
+    if against is not None:
+        model.class_index(against)  # a wrong name is said before anything is computed
     out = arguments.out or arguments.run / "explanations"
     taken: set[str] = set()
     for image in arguments.images:
-        found = _explained(model, image, arguments.against, arguments.top)
+        found = _explained(model, image, against, arguments.top)
         stem = _free_stem(Path(found.name), taken)
         print(found.text())
         for kind in formats:
@@ -142,16 +119,6 @@ def _explained(model: Classifier, image: str, against: str | None, top: int) -> 
     return model.explain(known[0], against, top, parts=known[1])
 
 
-def _formats(text: str) -> list[str]:
-    words = [word.strip().lower() for word in text.split(",") if word.strip()]
-    for word in words:
-        if word not in _FORMATS:
-            raise DaplError(f"--format: '{word}' is not known{nearest(word, _FORMATS)}")
-    if not words:
-        raise DaplError("--format names no format; give html, png or json.")
-    return list(dict.fromkeys(words))
-
-
 def _free_stem(name: Path, taken: set[str]) -> str:
     """The name of an image without its ending, and where two images have the same, a number more."""
     stem = str(name.with_suffix("")).replace("/", "-").replace("\\", "-") or "image"
@@ -164,31 +131,26 @@ def _free_stem(name: Path, taken: set[str]) -> str:
 
 
 def add_report(commands: Any) -> None:
-    report = command(
+    command(
         commands,
         "report",
         _report,
         "Make a page of a finished run: numbers, curves and every prototype.",
-        takes_fields=True,
+        _RUN,
+        (
+            "--out FOLDER|FILE",
+            Path,
+            "what to make, or to replace (default: RUN/report, or RUN/report.html as one file)",
+        ),
+        ("--single-file", False, "put everything into one HTML file"),
+        ("--images/--pictures N", 3, "images of its class that each prototype is shown on"),
+        fields=_FIELDS,
     )
-    report.add_argument("run", type=Path, help="run directory")
-    report.add_argument(
-        "--out",
-        type=Path,
-        help="folder to make (RUN/report), or the file with --single-file "
-        "(RUN/report.html); an older report is replaced",
-    )
-    report.add_argument("--single-file", action="store_true", help="put everything into one HTML file")
-    report.add_argument(
-        "--images", type=int, default=3, metavar="N", help="images of its class that each prototype is shown on (3)"
-    )
-    report.add_argument("--pictures", dest="images", type=int, help=argparse.SUPPRESS)  # its former name
 
 
 def _report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.runs.run import Run
 
-    only(overrides, ("runtime", "cache", "data"), "a report")
     if arguments.images < 1:
         raise DaplError(f"--images: is {arguments.images}; each prototype must be shown on one image or more.")
     config = Run.open(arguments.run).config(overrides)
@@ -207,21 +169,15 @@ def _report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_serve(commands: Any) -> None:
-    parser = command(
+    command(
         commands,
         "serve",
         _serve,
         "Look at a run in the browser: drop an image, see the reasons, switch them off, mark bad ones.",
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine only)")
-    parser.add_argument("--port", type=int, default=8000, help="port (default: 8000; 0: any that is free)")
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a further name under which browsers may call it, e.g. that of a proxy",
+        _RUN,
+        ("--host ADDRESS", "127.0.0.1", "address to listen at; the default is for this machine only"),
+        ("--port N", 8000, "port; 0 takes any that is free"),
+        ("--allow-host NAME", [], "a further name under which browsers may call it, e.g. that of a proxy"),
     )
 
 
@@ -233,30 +189,29 @@ def _serve(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def add_export(commands: Any) -> None:
-    export = command(
+    command(
         commands,
         "export",
         _export,
         "Write a run's model as ONNX and in Hugging Face Hub format.",
-        takes_fields=True,
+        _RUN,
+        ("--format LIST", "onnx,hub", "onnx, hub, or both"),
+        ("--out FOLDER", Path, "folder to make; an earlier export is replaced (default: RUN/export)"),
+        ("--push NAME", str, "also upload the folder to the hub, as user/model"),
+        ("--private", False, "with --push: only you can see it"),
+        fields=_FIELDS,
         when_interrupted="; nothing was written",
     )
-    export.add_argument("run", type=Path, help="run directory")
-    export.add_argument("--format", default="onnx,hub", help="onnx, hub, or both (default: onnx,hub)")
-    export.add_argument("--out", type=Path, help="folder to make (default: RUN/export); an earlier export is replaced")
-    export.add_argument("--push", metavar="NAME", help="also upload the folder to the hub, as user/model")
-    export.add_argument("--private", action="store_true", help="with --push: only you can see it")
 
 
 def _export(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.runs.run import Run
 
-    only(overrides, ("runtime", "cache", "data"), "an export")
     config = Run.open(arguments.run).config(overrides)
 
-    from dapl.export.export import export_run, parse_formats
+    from dapl.export.export import FORMATS, export_run
 
-    formats = parse_formats(arguments.format)
+    formats = names_of("--format", arguments.format, FORMATS)
     if arguments.push is not None:
         from dapl.export.hub import check_push
 

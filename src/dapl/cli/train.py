@@ -13,32 +13,27 @@ _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 
 
 def add_train(commands: Any) -> None:
-    demo = command(
+    command(
         commands,
         "demo",
         _demo,
         "Train on drawn birds, measure, and show where to look. Needs no data.",
+        ("--out RUN", Path, "run directory to make (default: runs/demo, or the next free name)"),
         when_interrupted=_GO_ON,
     )
-    demo.add_argument("--out", type=Path, help="run directory to make (default: runs/demo, or the next free name)")
-
     train = command(
         commands,
         "train",
         _train,
         "Train a model by its config, or go on with a run.",
-        takes_fields=True,
+        ("config?", Path, "YAML config, e.g. configs/cub20.yaml"),
+        ("--out RUN", Path, "run directory to make (default: runs/<name of the config>)"),
+        ("--resume RUN", Path, "go on with this run from its last checkpoint"),
+        ("--from RUN", Path, "with --drop-marked: the run to improve"),
+        ("--drop-marked", False, "a new run without the prototypes marked as bad, last layer tuned again"),
+        fields=(),
         own_help=True,
         when_interrupted=_GO_ON,
-    )
-    train.add_argument("config", type=Path, nargs="?", help="YAML config, e.g. configs/cub20.yaml")
-    train.add_argument("--out", type=Path, help="run directory to make (default: runs/<name of the config>)")
-    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run from its last checkpoint")
-    train.add_argument("--from", type=Path, metavar="RUN", dest="source", help="with --drop-marked: the run to improve")
-    train.add_argument(
-        "--drop-marked",
-        action="store_true",
-        help="a new run without the prototypes marked as bad in `dapl serve`, last layer tuned again",
     )
     train.add_argument("-h", "--help", action="store_true", help="show this help, with every field of a config")
 
@@ -48,13 +43,13 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         return _train_help()
     from dapl.config import load_config
 
-    if arguments.source is not None or arguments.drop_marked:
+    if vars(arguments)["from"] is not None or arguments.drop_marked:
         return _drop_marked(arguments, overrides)
     if arguments.resume is not None:
         from dapl.runs.run import Run
 
         if arguments.config is not None or arguments.out is not None:
-            raise DaplError("--resume takes config and folder from the run; leave CONFIG and --out away.")
+            raise DaplError("--resume takes config and folder from the run; leave CONFIG and --out out.")
         only(overrides, ("runtime", "cache"), "a resumed run")
         out, config = arguments.resume, Run.open(arguments.resume).config(overrides)
     else:
@@ -68,12 +63,12 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _drop_marked(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.training.marked import without_marked
 
-    if arguments.source is None or not arguments.drop_marked:
+    source = vars(arguments)["from"]
+    if source is None or not arguments.drop_marked:
         raise DaplError("--from RUN and --drop-marked go together: `dapl train --from RUN --drop-marked`.")
     if arguments.config is not None or arguments.resume is not None:
-        raise DaplError("--from takes the config from its run; leave CONFIG and --resume away.")
+        raise DaplError("--from takes the config from its run; leave CONFIG and --resume out.")
     only(overrides, ("data", "runtime", "cache"), "a run made with --drop-marked")
-    source = arguments.source
     out = arguments.out or _free(source.resolve().with_name(f"{source.resolve().name}-without-marked"))
     return _run(without_marked(source, out, overrides), out, True)
 

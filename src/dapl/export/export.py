@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from dapl.batches.run_data import RunData
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError
 from dapl.common.files import replacing_folder
 from dapl.common.progress import Reporter
 from dapl.config import Config
@@ -23,6 +23,7 @@ from dapl.data.build import build_splits
 from dapl.data.images import read_image
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
+from dapl.evaluation.protocol import one_of
 from dapl.explain.patches import RunPatches
 from dapl.explain.sheet import prototype_sheet
 from dapl.export.hub import ExportedModel
@@ -51,17 +52,6 @@ class ExportResult:
     """Prototypes whose training image was not at hand."""
 
 
-def parse_formats(text: str) -> tuple[str, ...]:
-    """``onnx,hub`` → ("onnx", "hub")."""
-    chosen = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    for word in chosen:
-        if word not in FORMATS:
-            raise DaplError(f"--format: '{word}' is not a format{nearest(word, FORMATS)}")
-    if not chosen:
-        raise DaplError(f"--format: nothing is named; known: {', '.join(FORMATS)}.")
-    return chosen
-
-
 def export_run(
     run: Path | str,
     out: Path | str | None = None,
@@ -73,7 +63,9 @@ def export_run(
 
     ``config`` replaces the run's own where only data, caches or runtime differ.
     """
-    run, formats = Path(run), parse_formats(",".join(formats))
+    for name in formats:
+        one_of("formats", name, FORMATS)
+    run = Path(run)
     out = Path(out) if out is not None else run / "export"
     check_replaceable(out)
     if "onnx" in formats:
