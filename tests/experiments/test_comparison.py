@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import statistics
@@ -30,8 +31,10 @@ def rows_of(out: Path) -> dict[str, dict]:
 def test_numbers_are_those_of_evaluate_on_every_seed(compared: tuple[list[Path], Path]) -> None:
     _, out = compared
     for name, row in rows_of(out).items():
-        found = [evaluate(out / "runs" / f"{name}-seed{seed}", quiet=True) for seed in (0, 1)]
-        for metric in ("accuracy", "coverage", "diversity"):
+        folders = [out / "runs" / f"{name}-seed{seed}" for seed in (0, 1)]
+        metrics = ("accuracy", "coverage", "diversity")
+        found = [evaluate(folder, metrics=metrics, quiet=True, files=False) for folder in folders]
+        for metric in metrics:
             if name == "box" and metric != "accuracy":
                 assert row.get(metric) is None
                 continue
@@ -73,6 +76,23 @@ def test_a_second_call_trains_and_measures_nothing(
     assert "warm_up" not in shown
     assert "share: " in shown
     assert "points against the black box" in shown
+
+
+def test_what_is_asked_for_is_printed(
+    compared: tuple[list[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Stability and purity take passes of their own: whoever asks for all pays for them."""
+    ours = compared[1] / "runs" / "ours-seed0"
+    assert main(["compare", str(ours), "--metrics", "all", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    with (tmp_path / "compare.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    for name in ("stability", "purity", "faithfulness"):
+        assert math.isfinite(float(row[name]))
+        assert name in (tmp_path / "compare.md").read_text()
+    assert "stability" in " ".join(shown.split())
+    box = compared[1] / "runs" / "box-seed0"
+    assert main(["compare", str(box), str(ours), "--metrics", "coverage", "--out", str(tmp_path)]) == 0
 
 
 def test_what_interpretability_cost() -> None:

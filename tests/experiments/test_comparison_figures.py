@@ -16,7 +16,7 @@ from dapl.common.tables import mean_and_deviation
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.experiments.comparison import plan
-from dapl.experiments.comparison_figures import BACKGROUND, NO_PART, leading, look, set_apart
+from dapl.experiments.comparison_figures import BACKGROUND, NO_PART, TITLES, draw_frontier, leading, look, set_apart
 from dapl.explain.parts import facts_of
 from dapl.runs.loading import load_run
 
@@ -73,11 +73,23 @@ def test_names_of_near_points_do_not_cover_each_other() -> None:
     axes = figure.subplots()
     axes.set(xlim=(0, 1), ylim=(0, 1))
     for number in range(4):
-        axes.annotate(f"a rather long name {number}", (0.4, 0.5 + 0.01 * number), textcoords="offset points")
+        axes.annotate(
+            f"a rather long name {number}", (0.4, 0.5 + 0.01 * number), xytext=(5, 5), textcoords="offset points"
+        )
     set_apart(figure)
     boxes = [text.get_window_extent() for text in axes.texts]
     for first, second in combinations(boxes, 2):
         assert not first.overlaps(second)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_frontier_is_drawn_without_a_warning(tmp_path: Path) -> None:
+    rows = [
+        {"name": name, "system": system, **{key: mean_and_deviation([level]) for key in TITLES}}
+        for name, system, level in (("box", "blackbox", 0.9), ("ours", "dapl", 0.8))
+    ]
+    assert draw_frontier(rows, tmp_path / "frontier.png") is not None
+    assert draw_frontier(rows[:1], tmp_path / "one.png") is None
 
 
 def test_leading_rows_against_loops() -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from dapl.common.errors import DaplError
 from dapl.experiments.sweep_space import (
-    NAMES,
+    ABLATIONS,
     Base,
     Choices,
     Interval,
@@ -114,7 +114,7 @@ def test_names_that_cannot_be_folders_stay_apart(base: Base) -> None:
 
 def test_the_paper_s_ablations(base: Base) -> None:
     panels = {panel.name: panel for panel in panels_of("paper", base)}
-    assert tuple(panels) == NAMES[:-1]
+    assert tuple(panels) == ABLATIONS[:-1]
     assert panels["head_dim"].dimensions == (Choices("model.head_dim", (8, 16, 32)),)
     assert panels["fg_weight"].fixed == {"loss.foreground.threshold": 0.3}
     assert panels["fg_threshold"].fixed == {"loss.foreground.weight": 20.0}
@@ -126,7 +126,7 @@ def test_the_paper_s_ablations(base: Base) -> None:
     config = base.config()
     shared = run_name({**panels["fg_weight"].fixed, "loss.foreground.weight": 20.0}, config, 0)
     assert shared == run_name({**panels["fg_threshold"].fixed, "loss.foreground.threshold": 0.3}, config, 0)
-    for name in NAMES[:-1]:
+    for name in ABLATIONS[:-1]:
         assert panels_of(name, base) == [panels[name]]
 
 

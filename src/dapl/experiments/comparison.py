@@ -1,6 +1,6 @@
-"""What a comparison consists of: rows, each one system with its runs, one a seed. Imports no torch.
+"""A comparison: systems with one run per seed; what is missing is trained, all are measured under one protocol.
 
-Train what is missing, measure all under one protocol, and make the table.
+Importing it imports no torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dapl.common.errors import DaplError
-from dapl.common.tables import Column, Row, mean_and_deviation, write_tables
+from dapl.common.tables import Column, Row, Spread, mean_and_deviation, write_tables
 from dapl.config import Config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.experiments.many_runs import differences, is_finished, measured, over_seeds, run_or_resume
@@ -25,8 +25,8 @@ class PlannedRun:
 
     folder: Path
     config: Config
-    made: bool = False
-    """It was named as a run and is taken as it is; else it is trained where it is missing."""
+    given: bool = False
+    """It was named as a run and is taken as it is; otherwise it is trained where it is missing."""
 
 
 @dataclass
@@ -51,29 +51,29 @@ def plan(
     """
     if not sources:
         raise DaplError("dapl compare needs runs or configs, e.g. `dapl compare configs/cub20/*.yaml`.")
-    entries: list[ComparedSystem] = []
+    systems: list[ComparedSystem] = []
     stems = [path.stem for path in sources if not path.is_dir()]
     for stem in stems:
         if stems.count(stem) > 1:
             raise DaplError(f"two configs are called {stem}, and their runs would be one; rename one of the files.")
     for path in sources:
         if path.is_dir():
-            _add_run(entries, path)
+            _add_run(systems, path)
         else:
             runs = [_of_config(path, out, seed, stems, overrides) for seed in seeds]
-            entries.append(ComparedSystem(path.stem, runs))
-    check_same_data(entries)
-    return entries
+            systems.append(ComparedSystem(path.stem, runs))
+    check_same_data(systems)
+    return systems
 
 
-def _add_run(entries: list[ComparedSystem], folder: Path) -> None:
+def _add_run(systems: list[ComparedSystem], folder: Path) -> None:
     config = Run.open(folder).config()
-    planned = PlannedRun(folder, config, made=True)
-    for entry in entries:
-        if not differences(entry.config.model_copy(update={"seed": config.seed}), config):
-            entry.runs.append(planned)
+    planned = PlannedRun(folder, config, given=True)
+    for system in systems:
+        if not differences(system.config.model_copy(update={"seed": config.seed}), config):
+            system.runs.append(planned)
             return
-    entries.append(ComparedSystem(folder.name, [planned]))
+    systems.append(ComparedSystem(folder.name, [planned]))
 
 
 def _of_config(path: Path, out: Path, seed: int, stems: Sequence[str], overrides: Mapping[str, Any]) -> PlannedRun:
@@ -89,9 +89,9 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
     return out / "runs" / f"{name}-seed{seed}"
 
 
-def in_order(entries: Sequence[ComparedSystem]) -> list[PlannedRun]:
+def in_order(systems: Sequence[ComparedSystem]) -> list[PlannedRun]:
     """Every run, those that others start from before these."""
-    waiting = [planned for entry in entries for planned in entry.runs]
+    waiting = [planned for system in systems for planned in system.runs]
     ordered: list[PlannedRun] = []
     folders = {str(planned.folder) for planned in waiting}
     while waiting:
@@ -104,16 +104,16 @@ def in_order(entries: Sequence[ComparedSystem]) -> list[PlannedRun]:
     return ordered
 
 
-def check_same_data(entries: Sequence[ComparedSystem]) -> None:
+def check_same_data(systems: Sequence[ComparedSystem]) -> None:
     """Numbers on different images cannot stand in one table."""
-    first = entries[0].config.data.model_dump(mode="json")
-    for entry in entries[1:]:
-        other = entry.config.data.model_dump(mode="json")
+    first = systems[0].config.data.model_dump(mode="json")
+    for system in systems[1:]:
+        other = system.config.data.model_dump(mode="json")
         for name in dict.fromkeys((*first, *other)):
             if first.get(name) != other.get(name) and name not in ("image_size", "fit"):
                 raise DaplError(
-                    f"{entry.name} is on other data than {entries[0].name}: data.{name} is {other.get(name)} there and "
-                    f"{first.get(name)} here; a table needs the same images."
+                    f"{system.name} is on other data than {systems[0].name}: data.{name} is {other.get(name)} there "
+                    f"and {first.get(name)} here; a table needs the same images."
                 )
 
 
@@ -132,14 +132,14 @@ COLUMNS = (
     Column("prototypes_kept", "prototypes", digits=0),
     Column("minutes", "minutes", digits=1),
 )
-"""Of which those are shown that some row has."""
+"""Of these, those are shown that some row has."""
 
 
-def train_all(entries: Sequence[ComparedSystem], say=print) -> None:
+def train_all(systems: Sequence[ComparedSystem], say=print) -> None:
     """Train or go on with every run that is not finished."""
-    runs = in_order(entries)
+    runs = in_order(systems)
     for number, planned in enumerate(runs, 1):
-        if planned.made:
+        if planned.given:
             if not is_finished(Run.open(planned.folder)):
                 raise DaplError(f"{planned.folder}: the run is not finished; `dapl train --resume {planned.folder}`.")
             continue
@@ -149,27 +149,29 @@ def train_all(entries: Sequence[ComparedSystem], say=print) -> None:
 
 
 def rows_of(
-    entries: Sequence[ComparedSystem],
+    systems: Sequence[ComparedSystem],
     split: str,
     metrics: Sequence[str] | str | None,
     protocol: EvaluationProtocol,
     say=print,
 ) -> list[Row]:
     rows: list[Row] = []
-    for entry in entries:
+    for system in systems:
         found = []
-        for planned in entry.runs:
+        for planned in system.runs:
             say(f"measuring {planned.folder} on {split}")
             run = Run.open(planned.folder)
             numbers = measured(run, split, metrics, protocol, planned.config)  # type: ignore[arg-type]
             found.append({**numbers, "minutes": minutes_of(run), **_kept(run)})
-        rows.append({"name": entry.name, "system": entry.config.model.system, "seeds": len(found), **over_seeds(found)})
+        rows.append(
+            {"name": system.name, "system": system.config.model.system, "seeds": len(found), **over_seeds(found)}
+        )
     return rows
 
 
 def minutes_of(run: Run) -> float:
-    """That training took, by the log; a resumed run counts what its stages say."""
-    return sum(entry["seconds"] for entry in run.logged() if entry["event"] == "stage") / 60
+    """How long training took, by the log; a resumed run counts what its stages say."""
+    return sum(line["seconds"] for line in run.logged() if line["event"] == "stage") / 60
 
 
 def _kept(run: Run) -> dict[str, float]:
@@ -179,6 +181,7 @@ def _kept(run: Run) -> dict[str, float]:
 
 def against_black_box(rows: Sequence[Row]) -> list[str]:
     """What interpretability cost: accuracy of each row minus that of the black box, seed by seed where they pair up."""
+    rows = [row for row in rows if "accuracy" in row]
     base = next((row for row in rows if row["system"] == "blackbox"), None)
     if base is None:
         return []
@@ -196,27 +199,38 @@ def against_black_box(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def shown_columns(rows: Sequence[Row]) -> list[Column]:
-    return [column for column in COLUMNS if any(row.get(column.name) is not None for row in rows)]
+def shown_columns(rows: Sequence[Row], metrics: Sequence[str] | str | None = None) -> list[Column]:
+    """Those of `COLUMNS` that some row has; where metrics were asked for by name, all numbers that they gave."""
+    named = {column.name for column in COLUMNS}
+    asked = [] if metrics is None else [name for row in rows for name in row if isinstance(row[name], Spread)]
+    others = [Column(name, name.replace("_", " ")) for name in dict.fromkeys(asked) if name not in named]
+    columns = (*COLUMNS[:-2], *others, *COLUMNS[-2:])
+    return [column for column in columns if any(row.get(column.name) is not None for row in rows)]
 
 
 def write(
-    out: Path, rows: Sequence[Row], entries: Sequence[ComparedSystem], split: str, protocol: EvaluationProtocol
+    out: Path,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    systems: Sequence[ComparedSystem],
+    split: str,
+    protocol: EvaluationProtocol,
 ) -> list[Path]:
+    """compare.csv, compare.json and compare.md in the folder ``out``."""
     facts: dict[str, Any] = {
         "split": split,
         "protocol": protocol.to_json(),
-        "data": json.loads(entries[0].config.data.model_dump_json(exclude={"root"})),
-        "seeds": {entry.name: [planned.config.seed for planned in entry.runs] for entry in entries},
+        "data": json.loads(systems[0].config.data.model_dump_json(exclude={"root"})),
+        "seeds": {system.name: [planned.config.seed for planned in system.runs] for system in systems},
         "versions": versions(),
     }
-    return write_tables(out, "compare", rows, shown_columns(rows), facts, protocol_text(entries, split, protocol))
+    return write_tables(out, "compare", rows, columns, facts, protocol_text(systems, split, protocol))
 
 
-def protocol_text(entries: Sequence[ComparedSystem], split: str, protocol: EvaluationProtocol) -> str:
+def protocol_text(systems: Sequence[ComparedSystem], split: str, protocol: EvaluationProtocol) -> str:
     """The sentence above a table: what the numbers were measured on, and how."""
-    data = entries[0].config.data
-    seeds = sorted({planned.config.seed for entry in entries for planned in entry.runs})
+    data = systems[0].config.data
+    seeds = sorted({planned.config.seed for system in systems for planned in system.runs})
     return (
         f"{data.name}, {split} split, images of {data.image_size} pixels ({data.fit}); regions above percentile "
         f"{protocol.percentile:g}, τ {protocol.tau:g}, scope {protocol.scope}. "

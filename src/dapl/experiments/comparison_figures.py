@@ -1,6 +1,7 @@
-"""The frontier: accuracy, Coverage and Diversity of every system against each other.
+"""The figures of a comparison.
 
-Side by side: the prototypes of one class on the same image, for each system, coloured by the part they lie on.
+The frontier shows accuracy, Coverage and Diversity of all systems against each other; side by side stand the prototypes
+of one class on the same image, for each system, coloured by the part they lie on.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def draw_frontier(rows: Sequence[Row], file: Path) -> Path | None:
             axes.annotate(
                 row["name"],
                 (row[x].mean, row[y].mean),
+                xytext=(5, 5),
                 textcoords="offset points",
                 fontsize=8,
                 color="#222222" if leads else "#777777",
@@ -142,9 +144,9 @@ class SystemView:
         return f"{parts} parts, {counts.get(BACKGROUND, 0)} of {len(self.labels)} on background"
 
 
-def choose(entries: Sequence[ComparedSystem], class_name: str | None, image: int) -> tuple[Sample, Sequence[str], str]:
+def choose(systems: Sequence[ComparedSystem], class_name: str | None, image: int) -> tuple[Sample, Sequence[str], str]:
     """(test image as the systems see it, names of its parts, its class); said before anything is trained."""
-    data = entries[0].config.data
+    data = systems[0].config.data
     test = build_splits(data).test
     label = 0 if class_name is None else class_index(list(test.classes), class_name)
     own = [index for index, one in enumerate(test.labels) if one == label]
@@ -154,25 +156,25 @@ def choose(entries: Sequence[ComparedSystem], class_name: str | None, image: int
 
 
 def draw_side_by_side(
-    entries: Sequence[ComparedSystem], file: Path, sample: Sample, parts: Sequence[str], class_name: str
+    systems: Sequence[ComparedSystem], file: Path, sample: Sample, parts: Sequence[str], class_name: str
 ) -> Path | None:
     """The figure of the first seed of each system that has prototypes; None where there is none."""
-    entries = [entry for entry in entries if entry.config.model.system != "blackbox"]
-    if not entries:
+    systems = [system for system in systems if system.config.model.system != "blackbox"]
+    if not systems:
         return None
     facts = facts_of(sample, parts)
     image = sample.image.as_subclass(Tensor)
-    panels = [look(entry, image, sample.label, facts) for entry in entries]
-    figure = figure_of(panels, image, class_name)
+    views = [look(system, image, sample.label, facts) for system in systems]
+    figure = figure_of(views, image, class_name)
     with replacing(file) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
     return file
 
 
 @torch.inference_mode()
-def look(entry: ComparedSystem, image: Tensor, label: int, facts: ImageFacts) -> SystemView:
+def look(system: ComparedSystem, image: Tensor, label: int, facts: ImageFacts) -> SystemView:
     """image: uint8 3×S×S."""
-    loaded = load_run(entry.runs[0].folder, config=entry.config)
+    loaded = load_run(system.runs[0].folder, config=system.config)
     model = loaded.model
     output = model(image.unsqueeze(0))
     named, counts = model.prototypes_of(torch.tensor([label]))
@@ -183,25 +185,25 @@ def look(entry: ComparedSystem, image: Tensor, label: int, facts: ImageFacts) ->
         part or (BACKGROUND if share is not None and share < 0.5 else NO_PART)
         for part, share in zip(name_parts(regions, facts), shares, strict=True)
     ]
-    return SystemView(entry.name, loaded.classes[int(output.logits.argmax())], regions, labels)
+    return SystemView(system.name, loaded.classes[int(output.logits.argmax())], regions, labels)
 
 
-def figure_of(panels: Sequence[SystemView], image: Tensor, class_name: str) -> Figure:
-    """One row a system: all its regions on the image at the left, then each prototype by itself."""
-    columns = 1 + max(len(panel.labels) for panel in panels)
-    figure = Figure(figsize=(_TILE * 0.62 * (columns + 0.75), _TILE * len(panels) + 1.1), layout="constrained")
+def figure_of(views: Sequence[SystemView], image: Tensor, class_name: str) -> Figure:
+    """One row per system: all its regions on the image at the left, then each prototype by itself."""
+    columns = 1 + max(len(view.labels) for view in views)
+    figure = Figure(figsize=(_TILE * 0.62 * (columns + 0.75), _TILE * len(views) + 1.1), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(len(panels), columns, width_ratios=[1.75, *([1] * (columns - 1))])
-    colours = part_colours(panels)
+    grid = figure.add_gridspec(len(views), columns, width_ratios=[1.75, *([1] * (columns - 1))])
+    colours = part_colours(views)
     pixels = image.permute(1, 2, 0).numpy()
-    for row, panel in enumerate(panels):
+    for row, view in enumerate(views):
         axes = figure.add_subplot(grid[row, 0])
         _show(axes, pixels)
-        for region, label in zip(panel.regions, panel.labels, strict=True):
+        for region, label in zip(view.regions, view.labels, strict=True):
             _outline(axes, region, colours[label], label == BACKGROUND)
-        axes.set_title(panel.name, fontsize=11, fontweight="bold", loc="left")
-        axes.set_xlabel(f"{panel.summary()}\npredicts {_short(panel.predicted)}", fontsize=8, loc="left")
-        for column, (region, label) in enumerate(zip(panel.regions, panel.labels, strict=True), 1):
+        axes.set_title(view.name, fontsize=11, fontweight="bold", loc="left")
+        axes.set_xlabel(f"{view.summary()}\npredicts {_short(view.predicted)}", fontsize=8, loc="left")
+        for column, (region, label) in enumerate(zip(view.regions, view.labels, strict=True), 1):
             axes = figure.add_subplot(grid[row, column])
             shade = np.where(region.numpy()[..., None], 1.0, 0.45)
             _show(axes, (pixels * shade).astype(np.uint8))
@@ -216,12 +218,12 @@ def figure_of(panels: Sequence[SystemView], image: Tensor, class_name: str) -> F
     return figure
 
 
-def part_colours(panels: Sequence[SystemView]) -> dict[str, str]:
-    """One colour a part, the same in every panel; background is red, the object without a part white-grey."""
-    named = sorted({label for panel in panels for label in panel.labels} - {BACKGROUND, NO_PART})
+def part_colours(views: Sequence[SystemView]) -> dict[str, str]:
+    """One colour per part, the same for every system; background is red, the object without a part white-grey."""
+    named = sorted({label for view in views for label in view.labels} - {BACKGROUND, NO_PART})
     wheel = matplotlib.colormaps["hsv"](np.linspace(0.08, 0.92, max(len(named), 1)))
     colours = {label: matplotlib.colors.to_hex(colour) for label, colour in zip(named, wheel, strict=False)}
-    present = {label for panel in panels for label in panel.labels}
+    present = {label for view in views for label in view.labels}
     if NO_PART in present:
         colours[NO_PART] = "#9a9a9a"
     if BACKGROUND in present:

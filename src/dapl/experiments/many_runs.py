@@ -1,6 +1,6 @@
-"""What a comparison and a sweep share: runs that are made once, numbers that are measured once, mean ± deviation.
+"""What a comparison and a sweep share: runs that are trained once, numbers that are measured once, mean ± deviation.
 
-Each of it can be killed and called again: it goes on where it stood. Several processes may work in one folder.
+A process may be killed at any moment and started again: it goes on where it stood. Several may work in one folder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_or_resume(config: Config, folder: Path, quiet: bool = False) -> Run:
     with FileLock(folder.parent / f".{folder.name}.lock"):
         run = Run(folder)
         if run.config_file.is_file():
-            check_config(run, config)
+            refuse_other_config(folder, "run", run.config(), config, "Name another folder, or remove this one.")
         if is_finished(run):
             return run
         if not run.last.exists():
@@ -61,14 +61,12 @@ def is_finished(run: Run) -> bool:
     return load_checkpoint(run.last).position.stage >= len(run.config().schedule)
 
 
-def check_config(run: Run, config: Config) -> None:
-    """Refuses a run that was made by another config, and says where the two differ."""
-    found = differences(run.config(), config)
+def refuse_other_config(folder: Path, what: str, there: Config, here: Config, advice: str) -> None:
+    """Refuses a folder that was made by another config, and says where the two differ."""
+    found = differences(there, here)
     if found:
-        raise DaplError(
-            f"{run.folder}: holds a run of another config: {'; '.join(found[:5])}"
-            f"{f' (and {len(found) - 5} more)' if len(found) > 5 else ''}. Name another folder, or remove this one."
-        )
+        more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
+        raise DaplError(f"{folder}: holds a {what} of another config: {'; '.join(found[:5])}{more}. {advice}")
 
 
 def differences(there: Config, here: Config) -> list[str]:
@@ -84,23 +82,19 @@ def differences(there: Config, here: Config) -> list[str]:
 
 def flat_fields(config: Config) -> dict[str, Any]:
     """Dotted name → value of the fields that decide a result."""
-    values = config.model_dump(mode="json", exclude=set(_NOT_THE_RESULT))
     found: dict[str, Any] = {}
 
     def walk(prefix: str, value: Any) -> None:
-        items = value.items() if isinstance(value, dict) else enumerate(value) if _holds_sections(value) else None
-        if items is None:
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            value = dict(enumerate(value))
+        if not isinstance(value, dict):
             found[prefix] = value
             return
-        for key, inner in items:
+        for key, inner in value.items():
             walk(f"{prefix}.{key}" if prefix else str(key), inner)
 
-    walk("", values)
+    walk("", config.model_dump(mode="json", exclude=set(_NOT_THE_RESULT)))
     return found
-
-
-def _holds_sections(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
 def _remove_beginnings(folder: Path) -> None:

@@ -1,7 +1,4 @@
-"""What a sweep measures, what it looks for, and which way is better. Imports neither torch nor Optuna.
-
-`sweep`: take a point, train and measure it for every seed, write down what came out, until none is left.
-"""
+"""A sweep: take a point, train and measure it for every seed, write down what came out, until none is left."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from dapl.common.progress import Reporter
 from dapl.common.tables import mean_and_deviation
 from dapl.config import Config, dump_config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.experiments.many_runs import differences, flat_fields, measured, run_or_resume
+from dapl.experiments.many_runs import flat_fields, measured, refuse_other_config, run_or_resume
 from dapl.experiments.sweep_space import (
     Base,
     Panel,
@@ -88,16 +85,12 @@ class Sweep:
 
     def announce(self) -> None:
         """Where the sweep stands, and how to go on with it."""
+        seeds = self.settings.seeds
+        each = f", each with seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else ""
         for study in self.studies:
-            done, _ = study.counts()
-            points = f"{study.total()} point{'s' if study.total() > 1 else ''}" + (
-                f", {done} of them done" if done else ""
-            )
-            fields = ", ".join(study.panel.fields())
-            seeds = (
-                f", each with seeds {', '.join(map(str, self.settings.seeds))}" if len(self.settings.seeds) > 1 else ""
-            )
-            self.reporter.line(f"{study.panel.name}: {fields}: {points}{seeds}")
+            total, done = study.total(), study.counts()[0]
+            points = f"{total} point{'s' if total > 1 else ''}" + (f", {done} of them done" if done else "")
+            self.reporter.line(f"{study.panel.name}: {', '.join(study.panel.fields())}: {points}{each}")
         self.reporter.line(f"in {self.out}; interrupted or killed, the same command goes on where it stood")
 
     def work(self, after_each: Callable[[], object] = lambda: None) -> None:
@@ -191,13 +184,8 @@ def claim_folder(out: Path, config: Config) -> None:
         if not base.is_file():
             write_text(base, dump_config(config))
             return
-    found = differences(load_config(base), config)
-    if found:
-        more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
-        raise DaplError(
-            f"{out}: holds a sweep of another config: {'; '.join(found[:5])}{more}. Name another folder with --out, "
-            "or start it with the config that it has (base.yaml)."
-        )
+    advice = "Name another folder with --out, or start it with the config that it has (base.yaml)."
+    refuse_other_config(out, "sweep", load_config(base), config, advice)
 
 
 def check_objectives(config: Config, settings: SweepSettings) -> None:

@@ -1,6 +1,6 @@
-"""What is varied: fields of a config, each with a list of values or an interval. Imports neither torch nor Optuna.
+"""What a sweep varies and what it looks for: fields of a config, the paper's ablations, objectives.
 
-The paper's ablations by name, and sweeps of several panels in a file.
+Imports neither torch nor Optuna.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def checked(panel: Panel, base: Base) -> Panel:
         if (*fields, *panel.fixed).count(field) > 1:
             raise DaplError(f"{panel.name}: {field} is given twice; a field has one list of values or one interval.")
         if field in base.given:
-            raise DaplError(f"--{field}: the sweep itself sets this field; leave the flag away.")
+            raise DaplError(f"--{field}: the sweep itself sets this field; leave the flag out.")
     if panel.is_grid():
         for values in panel.points():
             base.config({**panel.fixed, **values})
@@ -287,7 +287,7 @@ def show(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else _word(value)
 
 
-NAMES = ("contrast", "fg_weight", "fg_threshold", "head_dim", "paper")
+ABLATIONS = ("contrast", "fg_weight", "fg_threshold", "head_dim", "paper")
 
 _DAPL = {"loss.foreground.weight": 0.0}
 """The paper's DAPL without FG."""
@@ -317,12 +317,12 @@ _PAPER: dict[str, dict[str, Any]] = {
 
 
 def panels_of(ablation: str, base: Base) -> list[Panel]:
-    """One of `NAMES`, or a YAML file such as those in configs/sweeps."""
+    """One of `ABLATIONS`, or a YAML file such as those in configs/sweeps."""
     if ablation.endswith((".yaml", ".yml")):
         path = Path(ablation)
         return [_panel(path, name, entry, base) for name, entry in _entries(path).items()]
-    if ablation not in NAMES:
-        raise DaplError(f"--ablation: '{ablation}' is not known{nearest(ablation, NAMES)}")
+    if ablation not in ABLATIONS:
+        raise DaplError(f"--ablation: '{ablation}' is not known{nearest(ablation, ABLATIONS)}")
     names = _PAPER if ablation == "paper" else (ablation,)
     return [_panel(None, name, _PAPER[name], base) for name in names]
 
