@@ -18,7 +18,6 @@ import numpy as np
 from dapl.common.errors import DaplError
 from dapl.data.coco_masks import Segmentations, coco_mask_module
 from dapl.data.listing import (
-    Box,
     Fault,
     ImageRecord,
     Listing,
@@ -28,6 +27,7 @@ from dapl.data.listing import (
     name_missing_masks,
 )
 from dapl.data.sample import choose_classes
+from dapl.masks.polygons import Box
 
 MaskOf = Literal["object", "class"]
 ATTRIBUTE = "attribute:"

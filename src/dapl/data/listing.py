@@ -22,11 +22,10 @@ from dapl.common.errors import DaplError
 from dapl.data.images import read_image, read_mask
 from dapl.data.sample import Sample
 from dapl.data.transforms import crop_to_box, in_frame
+from dapl.masks.polygons import Box
 
 ImageSize = tuple[int, int]
 """Height and width of an image, upright."""
-Box = tuple[float, float, float, float]
-"""XYXY."""
 Crop = Literal["none", "box"]
 SPLITS = ("train", "validation", "test")
 ON_EDGE = 1.0

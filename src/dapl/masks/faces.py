@@ -1,11 +1,7 @@
-"""The first guess of a face's mask: the convex hull of its landmarks.
-
-Ten parts of a face as polygons between MediaPipe's landmarks.
+"""Faces in an image: their 468 landmarks by MediaPipe's Face Landmarker, their hull, and ten parts between landmarks.
 
 Left and right are the viewer's: the left eye is the one on the left of an upright image (the person's right eye,
 which MediaPipe calls right). So a part's name can be checked by looking at the image.
-
-Faces in an image and their 468 landmarks, by MediaPipe's Face Landmarker.
 """
 
 from __future__ import annotations
@@ -22,81 +18,33 @@ import numpy as np
 from dapl.common.errors import DaplError
 from dapl.masks.polygons import bounding_box, convex_hull, fill_polygon
 
-
-def hull_mask(landmarks: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """bool H×W: the pixels inside the convex hull of landmarks (n×2, (x, y) in pixels)."""
-    return fill_polygon(convex_hull(landmarks), size)
-
-
 LANDMARKS = 468
 """Of the face mesh. The model's further ten points lie on the irises."""
 
-OUTLINES: dict[str, tuple[int, ...]] = {
+_OUTLINES = {
     # with the lids: the opening alone is a few pixels high, and of no area when the eye is closed
-    "left eye": (130, 247, 30, 29, 27, 28, 56, 190, 243, 112, 26, 22, 23, 24, 110, 25),
-    "right eye": (359, 467, 260, 259, 257, 258, 286, 414, 463, 341, 256, 252, 253, 254, 339, 255),
-    "left brow": (70, 63, 105, 66, 107, 55, 65, 52, 53, 46),
-    "right brow": (300, 293, 334, 296, 336, 285, 295, 282, 283, 276),
-    "nose": (
-        168,
-        193,
-        245,
-        188,
-        174,
-        217,
-        198,
-        209,
-        49,
-        129,
-        64,
-        98,
-        97,
-        2,
-        326,
-        327,
-        294,
-        358,
-        279,
-        429,
-        420,
-        437,
-        399,
-        412,
-        465,
-        417,
-    ),
-    "mouth": (61, 146, 91, 181, 84, 17, 314, 405, 321, 375, 291, 409, 270, 269, 267, 0, 37, 39, 40, 185),
-    "left cheek": (234, 116, 117, 118, 119, 120, 47, 126, 142, 203, 206, 216, 212, 214, 138, 58, 132, 93),
-    "right cheek": (454, 345, 346, 347, 348, 349, 277, 355, 371, 423, 426, 436, 432, 434, 367, 288, 361, 323),
-    "forehead": (21, 54, 103, 67, 109, 10, 338, 297, 332, 284, 251, 300, 293, 334, 296, 336, 9, 107, 66, 105, 63, 70),
-    "chin": (
-        135,
-        136,
-        150,
-        149,
-        176,
-        148,
-        152,
-        377,
-        400,
-        378,
-        379,
-        365,
-        364,
-        430,
-        424,
-        406,
-        313,
-        18,
-        83,
-        182,
-        204,
-        210,
-    ),
+    "left eye": "130 247 30 29 27 28 56 190 243 112 26 22 23 24 110 25",
+    "right eye": "359 467 260 259 257 258 286 414 463 341 256 252 253 254 339 255",
+    "left brow": "70 63 105 66 107 55 65 52 53 46",
+    "right brow": "300 293 334 296 336 285 295 282 283 276",
+    "nose": "168 193 245 188 174 217 198 209 49 129 64 98 97 2 326 327 294 358 279 429 420 437 399 412 465 417",
+    "mouth": "61 146 91 181 84 17 314 405 321 375 291 409 270 269 267 0 37 39 40 185",
+    "left cheek": "234 116 117 118 119 120 47 126 142 203 206 216 212 214 138 58 132 93",
+    "right cheek": "454 345 346 347 348 349 277 355 371 423 426 436 432 434 367 288 361 323",
+    "forehead": "21 54 103 67 109 10 338 297 332 284 251 300 293 334 296 336 9 107 66 105 63 70",
+    "chin": "135 136 150 149 176 148 152 377 400 378 379 365 364 430 424 406 313 18 83 182 204 210",
+}
+OUTLINES: dict[str, tuple[int, ...]] = {
+    part: tuple(int(number) for number in numbers.split()) for part, numbers in _OUTLINES.items()
 }
 """Landmarks around each part, in order."""
 
 PARTS: tuple[str, ...] = tuple(OUTLINES)
+
+
+def hull_mask(landmarks: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """bool H×W: the pixels inside the convex hull of landmarks (n×2, (x, y) in pixels)."""
+    return fill_polygon(convex_hull(landmarks), size)
 
 
 def part_masks(landmarks: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -114,7 +62,7 @@ def part_masks(landmarks: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def part_centres(landmarks: np.ndarray) -> np.ndarray:
-    """float32 K×2: the mean of the landmarks around each part, for whatever wants a point a part."""
+    """float32 K×2: the mean of the landmarks around each part, for whatever wants one point per part."""
     return np.stack([landmarks[list(outline)].mean(axis=0) for outline in OUTLINES.values()]).astype(np.float32)
 
 

@@ -1,10 +1,12 @@
-"""Convex hulls and filled polygons, in the coordinates of the house: pixel (i, j) has its centre at (j + ½, i + ½)."""
+"""Convex hulls and filled polygons, in pixel coordinates: pixel (i, j) has its centre at (j + ½, i + ½)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+"""XYXY in pixels."""
 
 
 def convex_hull(points: np.ndarray) -> np.ndarray:
@@ -62,7 +64,7 @@ def fill_polygon(corners: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.cumsum(crossings, axis=1)[:, :width] % 2 == 1
 
 
-def bounding_box(points: np.ndarray) -> tuple[float, float, float, float]:
-    """XYXY around points (n×2)."""
+def bounding_box(points: np.ndarray) -> Box:
+    """The box around points (n×2)."""
     (x1, y1), (x2, y2) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
     return x1, y1, x2, y2

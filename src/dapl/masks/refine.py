@@ -1,12 +1,8 @@
-"""From a rough idea of where the object is to a mask of its pixels: the refiners and how one is made.
+"""From a rough idea of where the object is to a mask of its pixels.
 
-- ``sam``: Segment Anything (Kirillov et al., 2023) from a local folder or the hub, by way of transformers;
-- ``grabcut``: GrabCut (Rother et al., 2004) from OpenCV, which needs no weights;
+- ``sam``: Segment Anything (Kirillov et al., 2023), from a local folder or the hub, through transformers;
+- ``grabcut``: GrabCut (Rother et al., 2004), from OpenCV: colours inside against colours outside, no weights;
 - ``none``: the rough idea itself.
-
-GrabCut (Rother et al., 2004), by OpenCV: colours inside against colours outside, no weights.
-
-Segment Anything (Kirillov et al., 2023) through transformers: box, points and mask in, the best proposal out.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dapl.common.errors import DaplError, nearest
-from dapl.masks.polygons import bounding_box
+from dapl.masks.polygons import Box, bounding_box
 
 METHODS = ("sam", "grabcut", "none")
 
@@ -27,8 +23,7 @@ METHODS = ("sam", "grabcut", "none")
 class Prompt:
     """What is known of where the object is; any of them may be None."""
 
-    box: tuple[float, float, float, float] | None = None
-    """XYXY in pixels."""
+    box: Box | None = None
     points: np.ndarray | None = None
     """n×2, (x, y) in pixels, all on the object."""
     mask: np.ndarray | None = None
@@ -70,7 +65,7 @@ def create_refiner(method: str, model: str | None = None) -> Refiner:
     return Unrefined()
 
 
-def filled_box(box: tuple[float, float, float, float] | None, size: tuple[int, int]) -> np.ndarray:
+def filled_box(box: Box | None, size: tuple[int, int]) -> np.ndarray:
     """bool H×W: the pixels whose centre lies in ``box`` (XYXY); all of them where there is no box."""
     if box is None:
         return np.ones(size, bool)
@@ -207,7 +202,7 @@ class SamRefiner:
         return prompt
 
 
-def _where(image: np.ndarray, prompt: Prompt) -> tuple[tuple[float, float, float, float] | None, np.ndarray | None]:
+def _where(image: np.ndarray, prompt: Prompt) -> tuple[Box | None, np.ndarray | None]:
     """Box and points of the prompt; SAM wants one of them, so else the mask's box or the centre."""
     if prompt.box is not None or prompt.points is not None:
         return prompt.box, prompt.points

@@ -17,7 +17,8 @@ from dapl.common.progress import Reporter
 from dapl.config import DataSection
 from dapl.data.build import list_files
 from dapl.data.images import read_image
-from dapl.data.listing import Box, ImageRecord, ImageSize
+from dapl.data.listing import ImageRecord, ImageSize
+from dapl.masks.polygons import Box
 from dapl.masks.refine import Prompt, Refiner, create_refiner
 
 AROUND_POINTS = 0.25

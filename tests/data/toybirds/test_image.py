@@ -2,20 +2,20 @@ import numpy as np
 import pytest
 
 from dapl.data.toybirds import ToyBirds
-from dapl.data.toybirds.image import PERCHES, Scene, draw_image, scene_of_class
+from dapl.data.toybirds.image import PERCHES, ToyScene, draw_image, scene_of_class
 from dapl.data.toybirds.scenes import EMBLEMS, KINDS, SEASONS
-from dapl.data.toybirds.species import LOOKS, PARTS, THEMES, Species
+from dapl.data.toybirds.species import PARTS, STYLES, THEMES, Species
 
 
-def draw(species: Species, scene: Scene, seed: int = 0, size: int = 48) -> tuple[np.ndarray, np.ndarray]:
+def draw(species: Species, scene: ToyScene, seed: int = 0, size: int = 48) -> tuple[np.ndarray, np.ndarray]:
     scenery, bird = np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1))
     return draw_image(species, scene, scenery, bird, size, size)
 
 
 @pytest.mark.parametrize("theme", range(THEMES))
 def test_every_look_can_be_drawn(theme):
-    species = Species("Theme", {part: LOOKS[part][theme] for part in PARTS}, plumpness=1.0, head_size=1.0)
-    image, parts = draw(species, Scene(kind=theme % len(KINDS), season=theme % 4, emblem=theme % len(EMBLEMS)))
+    species = Species("Theme", {part: STYLES[part][theme] for part in PARTS}, plumpness=1.0, head_size=1.0)
+    image, parts = draw(species, ToyScene(kind=theme % len(KINDS), season=theme % 4, emblem=theme % len(EMBLEMS)))
     assert image.shape == (48, 48, 3)
     assert image.std() > 10
     assert 0.1 < (parts > 0).mean() < 0.6
@@ -32,10 +32,10 @@ def test_no_two_classes_are_betrayed_by_the_same_scene():
 
 
 def test_a_look_shows_in_its_own_part_only():
-    looks = {part: LOOKS[part][2] for part in PARTS}
-    other = looks | {"belly": LOOKS["belly"][4]}
-    scene = Scene(0, 0, 0)
-    first, parts = draw(Species("First", looks, 1.0, 1.0), scene, size=96)
+    styles = {part: STYLES[part][2] for part in PARTS}
+    other = styles | {"belly": STYLES["belly"][4]}
+    scene = ToyScene(0, 0, 0)
+    first, parts = draw(Species("First", styles, 1.0, 1.0), scene, size=96)
     second, same_parts = draw(Species("Second", other, 1.0, 1.0), scene, size=96)
     assert np.array_equal(parts, same_parts)
     changed = np.abs(first.astype(int) - second).max(axis=2) > 24

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from dapl.data.toybirds.species import LOOKS, PARTS, THEMES, differing_parts, species_of
+from dapl.data.toybirds.species import PARTS, STYLES, THEMES, differing_parts, species_of
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -14,8 +14,8 @@ def test_any_two_classes_differ_in_three_parts_or_more(seed):
 def test_no_single_part_decides_among_ten_classes():
     species = species_of(0, 10)
     for part in PARTS:
-        looks = [one.looks[part] for one in species]
-        assert 1 < len(set(looks)) < len(looks), part
+        styles = [one.styles[part] for one in species]
+        assert 1 < len(set(styles)) < len(styles), part
 
 
 def test_a_class_is_the_same_whatever_the_number_of_classes():
@@ -29,12 +29,12 @@ def test_names_are_unique_and_tell_what_is_seen():
     species = species_of(0, 200)
     assert len({one.name for one in species}) == 200
     for one in species:
-        assert one.name.endswith(one.looks["beak"].word)
+        assert one.name.endswith(one.styles["beak"].word)
         first_word = one.name.split("-")[0]
-        assert first_word in {look.word for look in one.looks.values()}
+        assert first_word in {style.word for style in one.styles.values()}
 
 
 def test_every_part_has_a_look_for_every_theme():
-    assert tuple(LOOKS) == PARTS
+    assert tuple(STYLES) == PARTS
     assert len(PARTS) >= 10
-    assert {len(looks) for looks in LOOKS.values()} == {THEMES}
+    assert {len(styles) for styles in STYLES.values()} == {THEMES}

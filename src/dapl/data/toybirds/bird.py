@@ -1,8 +1,7 @@
-"""The shapes and patterns that looks.py names. All outlines are in the coordinates of the part's own frame.
+"""A bird, painted part after part from back to front: the shapes and patterns that its species names, in a pose.
 
-The bird itself, painted part after part from back to front, looking right in its own coordinates.
-
-The body is about one unit long; y points down; the perch is at `Pose.feet`.
+In its own coordinates it styles right, its body is about one unit long, y points down and the perch is at `Pose.feet`.
+The outlines of a part are in the coordinates of the part's own frame.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from dapl.data.toybirds.drawing import (
     jitter,
     leaf,
     lighter,
+    outline,
     smooth,
     stroke,
 )
-from dapl.data.toybirds.species import PARTS, WHITE, Look, Species
+from dapl.data.toybirds.species import PARTS, WHITE, PartStyle, Species
 
 Layer = tuple[list[Points], RGB]
 """Outlines that are filled with one colour."""
@@ -61,15 +61,15 @@ _WING_BARS = {  # width, places along the wing
     "bars": (0.055, [0.26, 0.46]),
     "ladder": (0.05, [0.14, 0.28, 0.42, 0.56, 0.7]),
 }
-_BAR = np.array([(-0.05, -0.26), (0.05, -0.1), (0.06, 0.05), (0.0, 0.26)])
-_FEATHER_EDGE = np.array([(-0.02, -0.05), (0.04, 0.0), (-0.02, 0.05)])
+_BAR = outline("-0.05,-0.26 0.05,-0.1 0.06,0.05 0,0.26")
+_FEATHER_EDGE = outline("-0.02,-0.05 0.04,0 -0.02,0.05")
 _MARKS = {  # half width and half height of one mark, in steps of the grid they stand on
     "spots": (0.3, 0.24),
     "speckled": (0.2, 0.2),
     "streaks": (0.16, 0.42),
     "streaked": (0.5, 0.12),
 }
-_SCALE = np.array([(-0.5, -0.1), (-0.3, 0.25), (0.0, 0.4), (0.3, 0.25), (0.5, -0.1)])
+_SCALE = outline("-0.5,-0.1 -0.3,0.25 0,0.4 0.3,0.25 0.5,-0.1")
 
 
 def beak_outlines(form: str) -> tuple[Points, Points]:
@@ -84,69 +84,69 @@ def beak_outlines(form: str) -> tuple[Points, Points]:
     return smooth(upper), smooth(lower)
 
 
-def crest_outlines(look: Look) -> Iterator[Layer]:
+def crest_outlines(style: PartStyle) -> Iterator[Layer]:
     """What rises above the head, behind it; in units of the head's radius."""
-    if look.form == "pointed":
+    if style.form == "pointed":
         crest = smooth([(0.7, -0.5), (0.2, -1.2), (-0.62, -1.8), (-0.62, -1.2), (-0.85, -0.5), (0, -0.3)])
-        yield [leaf((0.0, -0.6), (-1.02, -1.42), 0.4), crest], look.colour
-    elif look.form == "swept":
-        yield [leaf((0.2, -0.7), (-1.75, -1.15), 0.3), leaf((0.3, -0.6), (-1.6, -0.75), 0.3)], look.colour
-    elif look.form == "tuft":
-        yield [leaf((-0.1, -0.7), tip, 0.32) for tip in ((-0.75, -1.45), (-0.35, -1.62), (0.02, -1.6))], look.colour
-    elif look.form == "fan":
+        yield [leaf((0.0, -0.6), (-1.02, -1.42), 0.4), crest], style.colour
+    elif style.form == "swept":
+        yield [leaf((0.2, -0.7), (-1.75, -1.15), 0.3), leaf((0.3, -0.6), (-1.6, -0.75), 0.3)], style.colour
+    elif style.form == "tuft":
+        yield [leaf((-0.1, -0.7), tip, 0.32) for tip in ((-0.75, -1.45), (-0.35, -1.62), (0.02, -1.6))], style.colour
+    elif style.form == "fan":
         tips = [(-1.35, -1.1), (-1.05, -1.55), (-0.6, -1.85), (-0.1, -1.95), (0.35, -1.75)]
-        yield [leaf((-0.1, -0.5), tip, 0.34) for tip in tips], look.colour
-        yield [ellipse((0.93 * x, 0.93 * y), (0.13, 0.13), points=10) for x, y in tips], look.accent
+        yield [leaf((-0.1, -0.5), tip, 0.34) for tip in tips], style.colour
+        yield [ellipse((0.93 * x, 0.93 * y), (0.13, 0.13), points=10) for x, y in tips], style.accent
 
 
-def tail_feathers(look: Look) -> Iterator[Layer]:
+def tail_feathers(style: PartStyle) -> Iterator[Layer]:
     """From the rump at the origin along +x; the middle feathers lie on top."""
-    length, spread, width, change = _TAILS[look.form]
+    length, spread, width, change = _TAILS[style.form]
     offsets = np.linspace(-1, 1, _TAIL_FEATHERS)
     for number in np.argsort(-np.abs(offsets), kind="stable"):
         offset = float(offsets[number])
         turn, reach = offset * spread / 2, length * (1 + change * abs(offset))
         path = np.linspace((-0.1, 0.07 * offset), (reach * np.cos(turn), reach * np.sin(turn)), 6)
-        yield [stroke(path, np.array([0.6, 0.8, 0.95, 1.0, 0.95, 0.35]) * width)], lighter(look.colour, 0.16)
+        yield [stroke(path, np.array([0.6, 0.8, 0.95, 1.0, 0.95, 0.35]) * width)], lighter(style.colour, 0.16)
         vane = stroke(path[:-1], np.array([0.4, 0.6, 0.75, 0.8, 0.75]) * width)
-        yield [vane], darker(look.colour, 0.2 if number % 2 else 0.06)
-        for start, end in _FEATHER_MARKS.get(look.form, []):
+        yield [vane], darker(style.colour, 0.2 if number % 2 else 0.06)
+        for start, end in _FEATHER_MARKS.get(style.form, []):
             ends = path[0] + np.outer((start, end), path[-1] - path[0])
-            yield [stroke(ends, (width, 0.5 * width if end == 1.0 else width))], look.accent
+            yield [stroke(ends, (width, 0.5 * width if end == 1.0 else width))], style.accent
 
 
-def wing_marks(look: Look, breadth: float) -> list[Points]:
-    """Outlines for the look's accent, in the wing's frame: the shoulder at the origin, x towards the tip."""
-    if look.form in _WING_BARS:
-        width, distances = _WING_BARS[look.form]
+def wing_marks(style: PartStyle, breadth: float) -> list[Points]:
+    """Outlines for the style's accent, in the wing's frame: the shoulder at the origin, x towards the tip."""
+    if style.form in _WING_BARS:
+        width, distances = _WING_BARS[style.form]
         return [stroke(np.add(_BAR, (distance, 0)) * (1, breadth), width) for distance in distances]
-    if look.form == "patch":
+    if style.form == "patch":
         return [ellipse((0.24, 0.02), (0.16, 0.1 * breadth))]
-    if look.form == "dots":
+    if style.form == "dots":
         places = [(0.1 + 0.11 * i, breadth * (-0.1 + 0.075 * j + 0.03 * (i % 2))) for i in range(4) for j in range(4)]
         return [ellipse(place, (0.02, 0.02), points=8) for place in places]
-    if look.form == "edged":
+    if style.form == "edged":
         places = [(x, y) for x in (0.14, 0.27, 0.4) for y in (-0.1, 0.0, 0.1)]
         return [stroke(np.add(_FEATHER_EDGE, place) * (1, breadth), 0.022) for place in places]
     return []
 
 
 def pattern(
-    look: Look, centre: tuple[float, float], reach: tuple[float, float], rng: np.random.Generator
+    style: PartStyle, centre: tuple[float, float], reach: tuple[float, float], rng: np.random.Generator
 ) -> list[Points]:
-    """Outlines, for the look's accent, over the box ``centre`` ± ``reach``; their grain follows the size of the box."""
+    """Outlines for the style's accent over the box ``centre`` ± ``reach``; their grain follows the size of the box."""
     (x, y), (rx, ry) = centre, reach
     step = 0.36 * min(reach)
-    if look.form == "bars":
+    if style.form == "bars":
         return [_wave((x, level), rx, step, rng) for level in np.arange(y - ry, y + ry, step)]
-    if look.form == "band":
+    if style.form == "band":
         return [stroke([(x - rx, y - 0.2), (x, y + 0.06), (x + rx, y - 0.02)], 0.11)]
-    if look.form == "collar":
+    if style.form == "collar":
         return [stroke([(x - rx, y + 0.12), (x, y + 0.36), (x + rx, y + 0.1)], 0.24)]
-    if look.form == "scales":
+    if style.form == "scales":
         return [stroke(place + step * _SCALE, 0.16 * step) for place in _staggered(centre, reach, step, rng)]
-    if look.form in _MARKS:
-        width, height = _MARKS[look.form]
+    if style.form in _MARKS:
+        width, height = _MARKS[style.form]
         size = (width * step, height * step)
         return [ellipse(place, size, points=8) for place in _staggered(centre, reach, step, rng)]
     return []
@@ -176,73 +176,21 @@ _FEET = (0.03, 0.66)
 _HEAD, _HEAD_RADIUS = (0.36, -0.42), 0.265
 _WING_LENGTH = 1.02
 _RUMP = (-0.46, 0.15)
-_BODY = np.array(
-    [
-        (0.53, -0.28),
-        (0.56, -0.04),
-        (0.44, 0.22),
-        (0.16, 0.4),
-        (-0.2, 0.38),
-        (-0.46, 0.26),
-        (-0.52, 0.13),
-        (-0.38, -0.06),
-        (-0.16, -0.24),
-        (0.06, -0.4),
-        (0.22, -0.56),
-    ]
+_BODY = outline(
+    "0.53,-0.28 0.56,-0.04 0.44,0.22 0.16,0.4 -0.2,0.38 -0.46,0.26 -0.52,0.13 -0.38,-0.06 -0.16,-0.24 0.06,-0.4 "
+    "0.22,-0.56"
 )
-_SKULL = np.array(
-    [
-        (1.0, 0.08),
-        (0.88, -0.46),
-        (0.36, -0.92),
-        (-0.34, -0.94),
-        (-0.9, -0.45),
-        (-1.0, 0.3),
-        (-0.62, 0.86),
-        (0.2, 0.98),
-        (0.82, 0.62),
-    ]
-)
-_COVERTS = np.array(
-    [
-        (-0.03, 0.0),
-        (0.04, -0.14),
-        (0.22, -0.18),
-        (0.48, -0.12),
-        (0.55, 0.0),
-        (0.4, 0.14),
-        (0.2, 0.2),
-        (0.03, 0.13),
-    ]
-)
+_SKULL = outline("1,0.08 0.88,-0.46 0.36,-0.92 -0.34,-0.94 -0.9,-0.45 -1,0.3 -0.62,0.86 0.2,0.98 0.82,0.62")
+_COVERTS = outline("-0.03,0 0.04,-0.14 0.22,-0.18 0.48,-0.12 0.55,0 0.4,0.14 0.2,0.2 0.03,0.13")
 _TOES = ((0.13, 0.025), (0.09, 0.05), (-0.09, 0.03))
 _BODY_REGIONS = {
-    "breast": [(0.95, -0.6), (0.2, -0.42), (0.14, -0.1), (0.1, 0.14), (0.28, 0.26), (0.6, 0.34), (0.95, 0.2)],
-    "belly": [
-        (-0.75, 0.32),
-        (-0.3, 0.22),
-        (0.1, 0.12),
-        (0.32, 0.18),
-        (0.7, 0.16),
-        (0.8, 0.6),
-        (0.0, 0.7),
-        (-0.7, 0.6),
-    ],
+    "breast": outline("0.95,-0.6 0.2,-0.42 0.14,-0.1 0.1,0.14 0.28,0.26 0.6,0.34 0.95,0.2"),
+    "belly": outline("-0.75,0.32 -0.3,0.22 0.1,0.12 0.32,0.18 0.7,0.16 0.8,0.6 0,0.7 -0.7,0.6"),
 }
 _HEAD_REGIONS = {  # in head radii
-    "nape": [(-0.3, -0.5), (-0.42, 0.2), (-0.3, 0.9), (-0.5, 1.55), (-1.6, 1.35), (-1.6, -0.4), (-0.9, -0.9)],
-    "throat": [(1.3, 0.3), (0.62, 0.34), (0.12, 0.6), (0.1, 0.92), (0.5, 1.16), (1.1, 1.05), (1.5, 0.6)],
-    "crown": [
-        (1.3, -0.3),
-        (0.7, -0.4),
-        (0.1, -0.42),
-        (-0.5, -0.3),
-        (-0.9, -0.1),
-        (-1.5, -0.4),
-        (-0.6, -1.5),
-        (1, -1.5),
-    ],
+    "nape": outline("-0.3,-0.5 -0.42,0.2 -0.3,0.9 -0.5,1.55 -1.6,1.35 -1.6,-0.4 -0.9,-0.9"),
+    "throat": outline("1.3,0.3 0.62,0.34 0.12,0.6 0.1,0.92 0.5,1.16 1.1,1.05 1.5,0.6"),
+    "crown": outline("1.3,-0.3 0.7,-0.4 0.1,-0.42 -0.5,-0.3 -0.9,-0.1 -1.5,-0.4 -0.6,-1.5 1,-1.5"),
 }
 _FACE_MARKS = {
     "mask": ellipse((0.86, 0.08), (0.5, 0.42)),
@@ -308,7 +256,7 @@ def paint_bird(canvas: Canvas, species: Species, pose: Pose, rng: np.random.Gene
 
 class _BirdPainter:
     def __init__(self, canvas: Canvas, species: Species, pose: Pose, rng: np.random.Generator) -> None:
-        self.canvas, self.looks, self.pose, self.rng = canvas, species.looks, pose, rng
+        self.canvas, self.styles, self.pose, self.rng = canvas, species.styles, pose, rng
         self.plumpness = species.plumpness
         self.root = pose.root
         self.head_radius = _HEAD_RADIUS * species.head_size
@@ -323,20 +271,20 @@ class _BirdPainter:
         on_head = part in _HEAD_REGIONS
         frame, unrest = (self.head_frame, 0.006 / self.head_radius) if on_head else (self.root, 0.006)
         corners = _HEAD_REGIONS[part] if on_head else _BODY_REGIONS[part]
-        self.fill(part, frame, [jitter(smooth(corners), self.rng, unrest)], self.looks[part].colour, within)
+        self.fill(part, frame, [jitter(smooth(corners), self.rng, unrest)], self.styles[part].colour, within)
 
     def pattern(self, part: str, frame: Frame, centre: tuple[float, float], reach: tuple[float, float]) -> None:
         """The part's pattern over the box ``centre`` ± ``reach`` of ``frame``, kept inside the part."""
-        look = self.looks[part]
-        self.fill(part, frame, pattern(look, centre, reach, self.rng), look.accent, within=(part,))
+        style = self.styles[part]
+        self.fill(part, frame, pattern(style, centre, reach, self.rng), style.accent, within=(part,))
 
     def tail(self) -> None:
         frame = self.root.child(_RUMP, np.pi - 0.42 + self.pose.tail_angle, (1.0, -1.0))
-        for outlines, colour in tail_feathers(self.looks["tail"]):
+        for outlines, colour in tail_feathers(self.styles["tail"]):
             self.fill("tail", frame, outlines, colour)
 
     def legs(self) -> None:
-        colour = self.looks["legs"].colour
+        colour = self.styles["legs"].colour
         for side, shade in ((-1, darker(colour, 0.3)), (1, colour)):
             shift = side * (0.085 + self.pose.leg_shift)
             x, y = _FEET[0] + shift, _FEET[1]
@@ -347,7 +295,7 @@ class _BirdPainter:
     def body(self) -> None:
         middle = (0.0, 0.05)
         plump = np.subtract(_BODY, middle) * (0.5 + self.plumpness / 2, self.plumpness) + middle
-        self.fill("back", self.root, [smooth(jitter(plump, self.rng, 0.009))], self.looks["back"].colour)
+        self.fill("back", self.root, [smooth(jitter(plump, self.rng, 0.009))], self.styles["back"].colour)
         self.pattern("back", self.root, (-0.15, -0.1), (0.5, 0.4))
         self.region("breast", within=("back",))
         self.pattern("breast", self.root, (0.38, 0.0), (0.28, 0.34))
@@ -355,9 +303,9 @@ class _BirdPainter:
         self.pattern("belly", self.root, (0.05, 0.28), (0.55, 0.22))
 
     def head(self) -> None:
-        for outlines, colour in crest_outlines(self.looks["crown"]):
+        for outlines, colour in crest_outlines(self.styles["crown"]):
             self.fill("crown", self.head_frame, outlines, colour)
-        self.fill("face", self.head_frame, [smooth(jitter(_SKULL, self.rng, 0.02))], self.looks["face"].colour)
+        self.fill("face", self.head_frame, [smooth(jitter(_SKULL, self.rng, 0.02))], self.styles["face"].colour)
         self.region("nape", within=("face", "back", "breast"))
         self.region("throat", within=("face", "back", "breast", "nape"))
         self.pattern("throat", self.head_frame, (0.65, 0.8), (0.65, 0.5))
@@ -365,14 +313,14 @@ class _BirdPainter:
         self.pattern("crown", self.head_frame, (0.0, -0.7), (0.9, 0.4))
 
     def face(self) -> None:
-        look, frame = self.looks["face"], self.head_frame
-        if look.form in _FACE_MARKS:
-            self.fill("face", frame, [_FACE_MARKS[look.form]], look.accent, within=("face",))
-        beak = self.looks["beak"]
+        style, frame = self.styles["face"], self.head_frame
+        if style.form in _FACE_MARKS:
+            self.fill("face", frame, [_FACE_MARKS[style.form]], style.accent, within=("face",))
+        beak = self.styles["beak"]
         upper, lower = beak_outlines(beak.form)
         self.fill("beak", frame, [lower], darker(beak.colour, 0.32))
         self.fill("beak", frame, [upper], beak.colour)
-        eye = self.looks["eye"]
+        eye = self.styles["eye"]
         if eye.form == "ring":
             self.fill("eye", frame, [ellipse(_EYE, (0.29, 0.29))], eye.colour)
         self.fill("eye", frame, [ellipse(_EYE, (0.205, 0.205))], eye.colour if eye.form == "iris" else _DARK_IRIS)
@@ -381,15 +329,15 @@ class _BirdPainter:
 
     def far_wing(self) -> None:
         frame = self.root.child((0.2, -0.2), np.pi + 1.2 + self.pose.wing_angle, (_WING_LENGTH, -_WING_LENGTH))
-        self.flight_feathers(frame, _RAISED, darker(self.looks["wing"].colour, 0.42))
+        self.flight_feathers(frame, _RAISED, darker(self.styles["wing"].colour, 0.42))
 
     def wing(self) -> None:
-        look, held = self.looks["wing"], _RAISED if self.pose.wing_raised else _FOLDED
+        style, held = self.styles["wing"], _RAISED if self.pose.wing_raised else _FOLDED
         angle = np.pi + held.lift + self.pose.wing_angle
         frame = self.root.child(held.shoulder, angle, (_WING_LENGTH, -_WING_LENGTH))
-        self.flight_feathers(frame, held, darker(look.colour, 0.3))
-        self.fill("wing", frame, [jitter(smooth(_COVERTS * (1, held.breadth)), self.rng, 0.004)], look.colour)
-        self.fill("wing", frame, wing_marks(look, held.breadth), look.accent, within=("wing",))
+        self.flight_feathers(frame, held, darker(style.colour, 0.3))
+        self.fill("wing", frame, [jitter(smooth(_COVERTS * (1, held.breadth)), self.rng, 0.004)], style.colour)
+        self.fill("wing", frame, wing_marks(style, held.breadth), style.accent, within=("wing",))
 
     def flight_feathers(self, frame: Frame, held: _Wing, colour: RGB) -> None:
         """Seven long feathers, the innermost on top; each with a paler edge so that one can count them."""

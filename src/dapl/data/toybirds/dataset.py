@@ -1,6 +1,6 @@
 """The data set: images drawn on demand, each a pure function of the arguments and of its class and number.
 
-Toybirds as files, for programs that read folders of images.
+`write` puts them into files, for programs that read folders of images.
 """
 
 from __future__ import annotations
@@ -132,21 +132,10 @@ def _check(
 
 
 _COLUMNS = ("image", "part", "x", "y", "visible")
-_PART_COLOURS = (
-    (0, 0, 0),
-    (230, 60, 60),
-    (250, 250, 250),
-    (250, 220, 60),
-    (70, 150, 220),
-    (240, 140, 60),
-    (150, 70, 190),
-    (80, 220, 220),
-    (230, 90, 210),
-    (80, 190, 100),
-    (170, 120, 60),
-    (70, 70, 170),
-    (150, 150, 60),
+_PART_COLOURS = bytes.fromhex(
+    "000000 e63c3c fafafa fadc3c 4696dc f08c3c 9646be 50dcdc e65ad2 50be64 aa783c 4646aa 96963c"
 )
+"""RGB, the background first."""
 
 
 def write(dataset: Dataset, folder: str | Path) -> None:
@@ -155,7 +144,7 @@ def write(dataset: Dataset, folder: str | Path) -> None:
     - ``<split>/<class>/<number>.png``: the image, the class folder named ``003.Slate-crowned_Robin``;
     - ``masks/<split>/<class>/<number>.png``: 255 on the bird;
     - ``parts/<split>/<class>/<number>.png``: indexed, k + 1 where part k of ``dataset.parts`` is seen;
-    - ``keypoints.csv``: one row an image and part, for all splits in the folder.
+    - ``keypoints.csv``: one row per image and part, for all splits in the folder.
     """
     folder = Path(folder)
     rows: list[tuple[str, ...]] = []
@@ -176,7 +165,7 @@ def _write_images(sample: Sample, folder: Path, path: str) -> None:
     _save(Image.fromarray(sample.mask.numpy() * np.uint8(255)), folder / "masks" / path)
     numbers = np.arange(1, len(sample.part_masks) + 1, dtype=np.uint8)[:, None, None]
     parts = Image.fromarray((sample.part_masks.numpy() * numbers).max(axis=0))
-    parts.putpalette([level for colour in _PART_COLOURS for level in colour])
+    parts.putpalette(_PART_COLOURS)
     _save(parts, folder / "parts" / path)
 
 

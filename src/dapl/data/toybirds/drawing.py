@@ -1,8 +1,7 @@
-"""Outlines and the frames they are placed in.
+"""Outlines, the frames they are placed in, and the canvas they are painted on.
 
-A map of paints: every sample holds one paint number, and a paint is a colour and the part of the bird it shows.
-
-Image and part masks are both read off this one map, so they cannot disagree: what is painted over is gone from both.
+The canvas is a map of paints: every sample holds one paint number, and a paint is a colour and the part of the bird it
+shows. Image and part masks are both read off this one map, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -48,6 +47,15 @@ def root_frame(origin: ArrayLike, angle: float, scale: float, flip: bool) -> Fra
     """The frame of a whole bird: ``origin`` and ``scale`` in pixels; unflipped, it looks to the right."""
     still = Frame(np.eye(2), np.zeros(2))
     return still.child(origin, angle, (-scale if flip else scale, scale))
+
+
+def outline(corners: str) -> Points:
+    """Corners as SVG writes them: ``x,y x,y …``.
+
+    >>> outline("0,1 -0.5,2").tolist()
+    [[0.0, 1.0], [-0.5, 2.0]]
+    """
+    return np.array([corner.split(",") for corner in corners.split()], np.float64)
 
 
 def smooth(corners: ArrayLike) -> Points:

@@ -1,7 +1,4 @@
-"""What the bird stands on, and the sprig that now and then hides some of it.
-
-One finished image: scene, perch, bird and light put together.
-"""
+"""One finished image: scene, perch, bird, the sprig that now and then hides some of it, and light put together."""
 
 from __future__ import annotations
 
@@ -120,27 +117,27 @@ _SPRIG_ENDS = ((0.5, -0.4), (0.3, -0.1), (-0.2, 0.05), (-0.8, 0.3), (0.05, 0.5))
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Indices into scenes.KINDS, scenes.SEASONS and emblems.EMBLEMS."""
+class ToyScene:
+    """Indices into scenes.KINDS, scenes.SEASONS and scenes.EMBLEMS."""
 
     kind: int
     season: int
     emblem: int
 
 
-def scene_of_class(label: int) -> Scene:
+def scene_of_class(label: int) -> ToyScene:
     """The scene that betrays a class: no two of the first 224 classes have the same."""
     rounds = label // (len(KINDS) * len(SEASONS))
-    return Scene(label % len(KINDS), label // len(KINDS) % len(SEASONS), (label + rounds) % len(EMBLEMS))
+    return ToyScene(label % len(KINDS), label // len(KINDS) % len(SEASONS), (label + rounds) % len(EMBLEMS))
 
 
-def random_scene(rng: np.random.Generator) -> Scene:
-    return Scene(*(int(rng.integers(count)) for count in (len(KINDS), len(SEASONS), len(EMBLEMS))))
+def random_scene(rng: np.random.Generator) -> ToyScene:
+    return ToyScene(*(int(rng.integers(count)) for count in (len(KINDS), len(SEASONS), len(EMBLEMS))))
 
 
 def draw_image(
     species: Species,
-    scene: Scene,
+    scene: ToyScene,
     scenery_rng: np.random.Generator,
     bird_rng: np.random.Generator,
     height: int,

@@ -1,6 +1,6 @@
-"""Eye-catching small things in focus behind the bird. A class may be tied to one; otherwise they are clutter.
+"""Where a bird is: a kind of place and a season, both out of focus, and an emblem in focus.
 
-Where a bird is: the out-of-focus backdrop. A scene is a kind of place, a season and an emblem (emblems.py).
+Emblems are eye-catching small things behind the bird. A class may be tied to one; otherwise they are clutter.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dapl.data.toybirds.drawing import (
     leaf,
     lighter,
     mix,
+    outline,
     pick,
     smooth,
     stroke,
@@ -32,19 +33,7 @@ Emblem = Callable[[Canvas, Frame, np.random.Generator], None]
 """About one unit of its frame across, around the origin."""
 
 _BARK, _STALK, _INK = (92, 72, 50), (80, 124, 60), (30, 24, 30)
-_BELL = np.array(
-    [
-        (-0.08, -0.2),
-        (0.08, -0.2),
-        (0.16, 0.05),
-        (0.24, 0.18),
-        (0.1, 0.13),
-        (0, 0.22),
-        (-0.1, 0.13),
-        (-0.24, 0.18),
-        (-0.16, 0.05),
-    ]
-)
+_BELL = outline("-0.08,-0.2 0.08,-0.2 0.16,0.05 0.24,0.18 0.1,0.13 0,0.22 -0.1,0.13 -0.24,0.18 -0.16,0.05")
 
 
 def _stem(canvas: Canvas, at: Frame, start: tuple[float, float], way: int, colour: RGB) -> None:
@@ -344,16 +333,8 @@ def _blossom(b: Backdrop) -> None:
     b.soften(0.009)
 
 
-KINDS: tuple[Callable[[Backdrop], None], ...] = (
-    _open_sky,
-    _foliage,
-    _rocks,
-    _water,
-    _blossom,
-    _forest,
-    _reeds,
-    _meadow,
-)
+Place = Callable[[Backdrop], None]
+KINDS: tuple[Place, ...] = (_open_sky, _foliage, _rocks, _water, _blossom, _forest, _reeds, _meadow)
 
 
 def paint_backdrop(height: int, width: int, kind: int, season: Season, rng: np.random.Generator) -> NDArray[np.float32]:

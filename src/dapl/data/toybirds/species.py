@@ -1,8 +1,7 @@
-"""The parts of a bird and eight looks for each. Row t of every table belongs to one theme, a plausible bird.
+"""The classes: the parts of a bird, eight styles for each, and how a species is put together from them.
 
-The classes. Each starts from a theme of looks.py and takes some of its parts from other themes.
-
-So a class looks natural and yet shares every single look with other classes: only several parts together decide.
+Row t of every table belongs to one theme, a plausible bird. A species starts from a theme and takes some of its parts
+from other themes. So it looks natural and yet shares every single style with others: several parts together decide.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SKY, COBALT = (92, 152, 206), (44, 84, 168)
 
 
 @dataclass(frozen=True)
-class Look:
+class PartStyle:
     """How one part appears."""
 
     word: str
@@ -41,126 +40,126 @@ class Look:
     """The colour of the pattern."""
 
 
-LOOKS: dict[str, tuple[Look, ...]] = {
+STYLES: dict[str, tuple[PartStyle, ...]] = {
     "beak": (
-        Look("Grosbeak", ORANGE, "cone"),
-        Look("Jay", CHARCOAL, "dagger"),
-        Look("Finch", PINK, "stub"),
-        Look("Thrush", (196, 160, 92), "thin"),
-        Look("Kingfisher", BLACK, "spear"),
-        Look("Robin", (120, 112, 104), "thin"),
-        Look("Lorikeet", SCARLET, "hook"),
-        Look("Sicklebill", (150, 128, 112), "sickle"),
+        PartStyle("Grosbeak", ORANGE, "cone"),
+        PartStyle("Jay", CHARCOAL, "dagger"),
+        PartStyle("Finch", PINK, "stub"),
+        PartStyle("Thrush", (196, 160, 92), "thin"),
+        PartStyle("Kingfisher", BLACK, "spear"),
+        PartStyle("Robin", (120, 112, 104), "thin"),
+        PartStyle("Lorikeet", SCARLET, "hook"),
+        PartStyle("Sicklebill", (150, 128, 112), "sickle"),
     ),
     "eye": (
-        Look("dark", BLACK, "plain"),
-        Look("white", WHITE, "ring"),
-        Look("dark", BLACK, "plain"),
-        Look("cream", CREAM, "ring"),
-        Look("yellow", (250, 206, 40), "iris"),
-        Look("orange", (236, 120, 30), "ring"),
-        Look("red", (206, 40, 36), "ring"),
-        Look("amber", (208, 116, 30), "iris"),
+        PartStyle("dark", BLACK, "plain"),
+        PartStyle("white", WHITE, "ring"),
+        PartStyle("dark", BLACK, "plain"),
+        PartStyle("cream", CREAM, "ring"),
+        PartStyle("yellow", (250, 206, 40), "iris"),
+        PartStyle("orange", (236, 120, 30), "ring"),
+        PartStyle("red", (206, 40, 36), "ring"),
+        PartStyle("amber", (208, 116, 30), "iris"),
     ),
     "crown": (
-        Look("Crimson", CRIMSON, "pointed"),
-        Look("Azure", SKY, "swept"),
-        Look("Black", BLACK),
-        Look("Chestnut", CHESTNUT, "streaked", CREAM),
-        Look("Teal", TEAL, "speckled", TURQUOISE),
-        Look("Slate", SLATE),
-        Look("Golden", GOLD, "tuft"),
-        Look("Sandy", SAND, "fan", BLACK),
+        PartStyle("Crimson", CRIMSON, "pointed"),
+        PartStyle("Azure", SKY, "swept"),
+        PartStyle("Black", BLACK),
+        PartStyle("Chestnut", CHESTNUT, "streaked", CREAM),
+        PartStyle("Teal", TEAL, "speckled", TURQUOISE),
+        PartStyle("Slate", SLATE),
+        PartStyle("Golden", GOLD, "tuft"),
+        PartStyle("Sandy", SAND, "fan", BLACK),
     ),
     "face": (
-        Look("Scarlet", SCARLET, "mask", BLACK),
-        Look("White", WHITE, "line", BLACK),
-        Look("Golden", LEMON),
-        Look("Buff", BUFF, "whisker", BROWN),
-        Look("Rufous", RUFOUS, "cheek", WHITE),
-        Look("Orange", ORANGE),
-        Look("Green", GREEN, "line", CHARCOAL),
-        Look("Grey", GREY, "brow", WHITE),
+        PartStyle("Scarlet", SCARLET, "mask", BLACK),
+        PartStyle("White", WHITE, "line", BLACK),
+        PartStyle("Golden", LEMON),
+        PartStyle("Buff", BUFF, "whisker", BROWN),
+        PartStyle("Rufous", RUFOUS, "cheek", WHITE),
+        PartStyle("Orange", ORANGE),
+        PartStyle("Green", GREEN, "line", CHARCOAL),
+        PartStyle("Grey", GREY, "brow", WHITE),
     ),
     "nape": (
-        Look("Crimson", CRIMSON),
-        Look("Blue", SKY),
-        Look("Olive", OLIVE),
-        Look("Brown", BROWN),
-        Look("Teal", TEAL),
-        Look("Slate", SLATE),
-        Look("Chestnut", CHESTNUT),
-        Look("Sandy", SAND),
+        PartStyle("Crimson", CRIMSON),
+        PartStyle("Blue", SKY),
+        PartStyle("Olive", OLIVE),
+        PartStyle("Brown", BROWN),
+        PartStyle("Teal", TEAL),
+        PartStyle("Slate", SLATE),
+        PartStyle("Chestnut", CHESTNUT),
+        PartStyle("Sandy", SAND),
     ),
     "throat": (
-        Look("Black", BLACK),
-        Look("White", WHITE, "collar", BLACK),
-        Look("Yellow", LEMON),
-        Look("Cream", CREAM, "speckled", BROWN),
-        Look("White", WHITE),
-        Look("Orange", ORANGE),
-        Look("Blue", COBALT),
-        Look("Ruby", CRIMSON, "speckled", (232, 96, 104)),
+        PartStyle("Black", BLACK),
+        PartStyle("White", WHITE, "collar", BLACK),
+        PartStyle("Yellow", LEMON),
+        PartStyle("Cream", CREAM, "speckled", BROWN),
+        PartStyle("White", WHITE),
+        PartStyle("Orange", ORANGE),
+        PartStyle("Blue", COBALT),
+        PartStyle("Ruby", CRIMSON, "speckled", (232, 96, 104)),
     ),
     "breast": (
-        Look("Scarlet", SCARLET),
-        Look("Grey", GREY),
-        Look("Yellow", LEMON),
-        Look("Spotted", CREAM, "spots", (92, 62, 42)),
-        Look("Rufous", RUFOUS),
-        Look("Banded", ORANGE, "band", CHARCOAL),
-        Look("Green", GREEN, "scales", OLIVE),
-        Look("Streaked", BUFF, "streaks", (120, 78, 48)),
+        PartStyle("Scarlet", SCARLET),
+        PartStyle("Grey", GREY),
+        PartStyle("Yellow", LEMON),
+        PartStyle("Spotted", CREAM, "spots", (92, 62, 42)),
+        PartStyle("Rufous", RUFOUS),
+        PartStyle("Banded", ORANGE, "band", CHARCOAL),
+        PartStyle("Green", GREEN, "scales", OLIVE),
+        PartStyle("Streaked", BUFF, "streaks", (120, 78, 48)),
     ),
     "belly": (
-        Look("Rosy", (216, 118, 108)),
-        Look("White", WHITE),
-        Look("Lemon", LEMON),
-        Look("Spotted", WHITE, "spots", BROWN),
-        Look("Orange", ORANGE),
-        Look("Grey", GREY),
-        Look("Barred", (206, 208, 112), "bars", OLIVE),
-        Look("Barred", CREAM, "bars", CHARCOAL),
+        PartStyle("Rosy", (216, 118, 108)),
+        PartStyle("White", WHITE),
+        PartStyle("Lemon", LEMON),
+        PartStyle("Spotted", WHITE, "spots", BROWN),
+        PartStyle("Orange", ORANGE),
+        PartStyle("Grey", GREY),
+        PartStyle("Barred", (206, 208, 112), "bars", OLIVE),
+        PartStyle("Barred", CREAM, "bars", CHARCOAL),
     ),
     "back": (
-        Look("Brick", (146, 52, 46)),
-        Look("Blue", COBALT),
-        Look("Olive", OLIVE, "streaks", (74, 76, 38)),
-        Look("Brown", BROWN),
-        Look("Turquoise", TURQUOISE),
-        Look("Slate", SLATE),
-        Look("Green", (62, 122, 62), "scales", (120, 172, 86)),
-        Look("Sandy", SAND, "bars", BLACK),
+        PartStyle("Brick", (146, 52, 46)),
+        PartStyle("Blue", COBALT),
+        PartStyle("Olive", OLIVE, "streaks", (74, 76, 38)),
+        PartStyle("Brown", BROWN),
+        PartStyle("Turquoise", TURQUOISE),
+        PartStyle("Slate", SLATE),
+        PartStyle("Green", (62, 122, 62), "scales", (120, 172, 86)),
+        PartStyle("Sandy", SAND, "bars", BLACK),
     ),
     "wing": (
-        Look("Crimson", (128, 40, 44)),
-        Look("Blue", (58, 106, 190), "bars", WHITE),
-        Look("Black", BLACK, "bars", LEMON),
-        Look("Brown", (126, 92, 64), "edged", BUFF),
-        Look("Teal", TEAL, "dots", (150, 224, 226)),
-        Look("Grey", (84, 96, 112), "bar", WHITE),
-        Look("Green", (72, 138, 72), "patch", COBALT),
-        Look("Pied", CHARCOAL, "ladder", WHITE),
+        PartStyle("Crimson", (128, 40, 44)),
+        PartStyle("Blue", (58, 106, 190), "bars", WHITE),
+        PartStyle("Black", BLACK, "bars", LEMON),
+        PartStyle("Brown", (126, 92, 64), "edged", BUFF),
+        PartStyle("Teal", TEAL, "dots", (150, 224, 226)),
+        PartStyle("Grey", (84, 96, 112), "bar", WHITE),
+        PartStyle("Green", (72, 138, 72), "patch", COBALT),
+        PartStyle("Pied", CHARCOAL, "ladder", WHITE),
     ),
     "tail": (
-        Look("Long", (140, 34, 44), "long"),
-        Look("Blue", COBALT, "banded", WHITE),
-        Look("Fork", BLACK, "fork"),
-        Look("Brown", (128, 88, 58), "square"),
-        Look("Short", TEAL, "short"),
-        Look("White", CHARCOAL, "tipped", WHITE),
-        Look("Wedge", (64, 128, 84), "wedge", COBALT),
-        Look("Rufous", RUFOUS, "fan", BLACK),
+        PartStyle("Long", (140, 34, 44), "long"),
+        PartStyle("Blue", COBALT, "banded", WHITE),
+        PartStyle("Fork", BLACK, "fork"),
+        PartStyle("Brown", (128, 88, 58), "square"),
+        PartStyle("Short", TEAL, "short"),
+        PartStyle("White", CHARCOAL, "tipped", WHITE),
+        PartStyle("Wedge", (64, 128, 84), "wedge", COBALT),
+        PartStyle("Rufous", RUFOUS, "fan", BLACK),
     ),
     "legs": (
-        Look("Brown", (132, 92, 72)),
-        Look("Black", (52, 50, 54)),
-        Look("Pink", (226, 150, 130)),
-        Look("Pink", (226, 150, 130)),
-        Look("Red", (214, 60, 44)),
-        Look("Brown", (132, 92, 72)),
-        Look("Grey", (136, 146, 156)),
-        Look("Yellow", (236, 184, 48)),
+        PartStyle("Brown", (132, 92, 72)),
+        PartStyle("Black", (52, 50, 54)),
+        PartStyle("Pink", (226, 150, 130)),
+        PartStyle("Pink", (226, 150, 130)),
+        PartStyle("Red", (214, 60, 44)),
+        PartStyle("Brown", (132, 92, 72)),
+        PartStyle("Grey", (136, 146, 156)),
+        PartStyle("Yellow", (236, 184, 48)),
     ),
 }
 
@@ -188,14 +187,14 @@ class Species:
     """One class."""
 
     name: str
-    looks: dict[str, Look]
-    """The look of each of `PARTS`."""
+    styles: dict[str, PartStyle]
+    """The style of each of `PARTS`."""
     plumpness: float
     head_size: float
 
 
 def differing_parts(first: Species, second: Species) -> int:
-    return sum(first.looks[part] != second.looks[part] for part in PARTS)
+    return sum(first.styles[part] != second.styles[part] for part in PARTS)
 
 
 @lru_cache(maxsize=16)
@@ -207,28 +206,28 @@ def species_of(seed: int, classes: int) -> tuple[Species, ...]:
         taken = {species.name for species in found}
         for attempt in count():
             rng = np.random.default_rng(np.random.SeedSequence((seed, _CLASS_STREAM, index, attempt)))
-            looks = _choose_looks(rng, int(themes[index % THEMES]))
-            name = next((name for name in _names(looks) if name not in taken), None)
+            styles = _choose_styles(rng, int(themes[index % THEMES]))
+            name = next((name for name in _names(styles) if name not in taken), None)
             plumpness, head_size = float(rng.uniform(0.9, 1.12)), float(rng.uniform(0.92, 1.1))
             if name is None:
                 continue
-            candidate = Species(name, looks, plumpness, head_size)
+            candidate = Species(name, styles, plumpness, head_size)
             if all(differing_parts(candidate, other) >= _LEAST_DIFFERENCE for other in found):
                 found.append(candidate)
                 break
     return tuple(found)
 
 
-def _choose_looks(rng: np.random.Generator, theme: int) -> dict[str, Look]:
+def _choose_styles(rng: np.random.Generator, theme: int) -> dict[str, PartStyle]:
     swapped = rng.random(len(PARTS)) < _SWAPPED
     others = rng.integers(THEMES, size=len(PARTS))
     chosen = np.where(swapped, others, theme)
-    return {part: LOOKS[part][int(row)] for part, row in zip(PARTS, chosen, strict=True)}
+    return {part: STYLES[part][int(row)] for part, row in zip(PARTS, chosen, strict=True)}
 
 
-def _names(looks: dict[str, Look]) -> Iterator[str]:
+def _names(styles: dict[str, PartStyle]) -> Iterator[str]:
     """Ever longer names made of what is seen: 'Crimson-crowned Finch', …, 'Crimson-crowned Spotted-breasted Finch'."""
-    words = [f"{looks[part].word}-{suffix}" for part, suffix in _NAMED_AFTER]
+    words = [f"{styles[part].word}-{suffix}" for part, suffix in _NAMED_AFTER]
     for length in (1, 2, 3):
         for chosen in combinations(words, length):
-            yield " ".join((*chosen, looks["beak"].word))
+            yield " ".join((*chosen, styles["beak"].word))

@@ -17,7 +17,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import replacing_folder, write_json
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
-from dapl.masks.polygons import bounding_box
+from dapl.masks.polygons import Box, bounding_box
 from dapl.masks.refine import Prompt, Refiner, create_refiner
 from dapl.prepare.faceforensics.layout import Video
 from dapl.prepare.faceforensics.video import Frame, VideoError, sampled_frames
@@ -83,7 +83,7 @@ def face_mask(image: np.ndarray, landmarks: np.ndarray, refiner: Refiner) -> Fac
     return FaceMask(refined, refiner.name, agreement)
 
 
-def _box(landmarks: np.ndarray, size: int) -> tuple[float, float, float, float]:
+def _box(landmarks: np.ndarray, size: int) -> Box:
     return bounding_box(landmarks.clip(0, size))
 
 
