@@ -18,7 +18,7 @@ from dapl.config import GivenData
 from dapl.config.reading import data_config
 from dapl.data.sample import Splits
 from dapl.data.toybirds import ToyBirds, write
-from dapl.prepare.check import KINDS, Report, check
+from dapl.prepare.check import KINDS, CheckReport, check
 
 ROBIN, THRUSH = "000.Azure-crowned_Robin", "001.Chestnut-crowned_Thrush"
 
@@ -260,5 +260,5 @@ def test_data_from_python(tmp_path: Path) -> None:
 
 def test_check_from_python(birds: Path) -> None:
     report = check(data_config(birds).data, quiet=True)
-    assert isinstance(report, Report)
+    assert isinstance(report, CheckReport)
     assert report.clean

@@ -1,7 +1,4 @@
-"""The contact sheet of `dapl prepare check`: images with the outline of their mask, their parts and their class.
-
-`check`: a data set looked over before an hour is spent on it.
-"""
+"""`dapl prepare check`: a data set looked over, with a sheet of its images, before an hour is spent on it."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageFont
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json
@@ -24,96 +20,7 @@ from dapl.data.build import build_splits, hand_over, list_files, split_listing
 from dapl.data.listing import SPLITS, Fault, FileDataset, Listing
 from dapl.data.sample import Dataset, Sample, Splits, Subset
 from dapl.data.transforms import fit
-from dapl.explain.draw import outline, part_colour
-
-_MARGIN, _CAPTION = 8, 30
-_MASK, _BOX, _WRONG, _GREY = (255, 220, 0), (255, 255, 255), (215, 30, 30), (110, 110, 110)
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A sample on the sheet."""
-
-    sample: Sample
-    split: str
-    class_name: str
-    wrong: bool
-    """Something is the matter with it: it is framed in red."""
-
-
-def draw_sheet(shown: Sequence[Shown], parts: Sequence[str], columns: int = 6, tile: int = 160) -> Image.Image:
-    """Tiles by class, below each its class, split and file; a legend of the parts at the bottom."""
-    ordered = sorted(shown, key=lambda one: one.class_name)
-    columns = max(1, min(columns, len(ordered)))
-    rows = -(-len(ordered) // columns)
-    width = max(columns * (tile + _MARGIN) + _MARGIN, 420)
-    legend = _Legend(parts, any(one.sample.mask is not None for one in ordered), width)
-    sheet = Image.new("RGB", (width, rows * (tile + _CAPTION + _MARGIN) + _MARGIN + legend.height), "white")
-    draw = ImageDraw.Draw(sheet)
-    bold, small = ImageFont.load_default(12), ImageFont.load_default(10)
-    for number, one in enumerate(ordered):
-        left = _MARGIN + number % columns * (tile + _MARGIN)
-        top = _MARGIN + number // columns * (tile + _CAPTION + _MARGIN)
-        sheet.paste(draw_sample(one.sample, tile), (left, top))
-        if one.wrong:
-            draw.rectangle((left - 2, top - 2, left + tile + 1, top + tile + 1), outline=_WRONG, width=2)
-        draw.text((left, top + tile + 1), _cut(one.class_name, bold, tile), fill="black", font=bold)
-        room = tile - round(small.getlength(f"{one.split}: "))
-        place = f"{one.split}: {_cut(one.sample.name.rpartition('/')[2], small, room, keep_end=True)}"
-        draw.text((left, top + tile + 16), place, fill=_WRONG if one.wrong else _GREY, font=small)
-    legend.draw(draw, sheet.height - legend.height)
-    return sheet
-
-
-def draw_sample(sample: Sample, tile: int) -> Image.Image:
-    """The image padded to a square, its mask outlined, its box drawn, visible parts dotted."""
-    fitted = fit(sample, tile, "pad")
-    pixels = torch.as_tensor(fitted.image).permute(1, 2, 0).clone()
-    if fitted.mask is not None:
-        pixels[outline(torch.as_tensor(fitted.mask).bool(), width=1)] = torch.tensor(_MASK, dtype=torch.uint8)
-    image = Image.fromarray(pixels.contiguous().numpy())
-    draw = ImageDraw.Draw(image)
-    if fitted.box is not None:
-        draw.rectangle(torch.as_tensor(fitted.box)[0].tolist(), outline=_BOX)
-    if fitted.keypoints is not None and fitted.visible is not None:
-        for part, (x, y) in enumerate(torch.as_tensor(fitted.keypoints).tolist()):
-            if fitted.visible[part]:
-                draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=part_colour(part), outline="white")
-    return image
-
-
-class _Legend:
-    """The colour of each part, in as many lines as it takes."""
-
-    def __init__(self, parts: Sequence[str], masks: bool, width: int) -> None:
-        self.font = ImageFont.load_default(11)
-        entries = ([("outline of the mask", _MASK)] if masks else []) + [
-            (name, part_colour(index)) for index, name in enumerate(parts)
-        ]
-        self.placed: list[tuple[int, int, str, tuple[int, int, int]]] = []
-        x, y = _MARGIN, 6
-        for name, colour in entries:
-            length = 16 + round(self.font.getlength(name)) + 14
-            if x + length > width and x > _MARGIN:
-                x, y = _MARGIN, y + 18
-            self.placed.append((x, y, name, colour))
-            x += length
-        self.height = y + 22 if entries else 0
-
-    def draw(self, draw: ImageDraw.ImageDraw, top: int) -> None:
-        for x, y, name, colour in self.placed:
-            draw.ellipse((x, top + y + 2, x + 10, top + y + 12), fill=colour, outline=_GREY)
-            draw.text((x + 15, top + y), name, fill="black", font=self.font)
-
-
-def _cut(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int, keep_end: bool = False) -> str:
-    """As much of the text as there is room for; files mostly differ at the end of their names."""
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(f"{text}…") > width:
-        text = text[1:] if keep_end else text[:-1]
-    return f"…{text}" if keep_end else f"{text}…"
-
+from dapl.explain.draw import TileSheet, draw_annotations, fitting_text, part_colour
 
 KINDS = {
     "image": "unreadable",
@@ -134,7 +41,7 @@ SHEET = 60
 
 
 @dataclass
-class Report:
+class CheckReport:
     """What `check` found."""
 
     data: str
@@ -150,6 +57,9 @@ class Report:
     duplicates: list[list[dict[str, str]]] = field(default_factory=list)
     """Groups of images with the same pixels: split, name and class of each."""
 
+    def __repr__(self) -> str:
+        return f"CheckReport({self.data}: {self.images} images, {len(self.faults)} faults)"
+
     @property
     def clean(self) -> bool:
         return not self.faults
@@ -158,63 +68,63 @@ class Report:
         return asdict(self) | {"clean": self.clean, "faults_by_kind": dict(Counter(f.kind for f in self.faults))}
 
 
-def check(config: DataSection, out: Path | None = None, quiet: bool = False, splits: Splits | None = None) -> Report:
+def check(
+    config: DataSection, out: Path | None = None, quiet: bool = False, splits: Splits | None = None
+) -> CheckReport:
     """Read every image of a data set once; with ``out``, write check.json and check.png there.
 
     ``splits``: the data, where ``config`` is `GivenData`.
+
+    >>> check(data_config(Path("birds")).data)  # doctest: +SKIP
+    CheckReport(birds: 60 images, 0 faults)
     """
     hand_over(config, splits)
     listing = list_files(config)
     if splits is None:
-        splits = _lenient_splits(listing, config) if listing is not None else build_splits(config)
+        splits = build_splits(config) if listing is None else _lenient_splits(listing, config)
     report = _start(config, listing, splits)
     digests: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
-    wanted, known = _to_show(splits), {fault.name for fault in report.faults}
-    shown: list[Shown] = []
+    wanted, wrong = _to_show(splits), {fault.name for fault in report.faults}
+    tiles: list[_Tile] = []
     with Reporter(quiet).track("images", sum(len(getattr(splits, split)) for split in SPLITS)) as advance:
         for split, index, dataset in _rows(splits):
             sample, faults = _examine(dataset, index)
             report.faults += faults
             if sample is not None:
-                _count(report, sample)
+                report.images += 1
+                report.masks += sample.mask is not None
+                report.with_points += sample.visible is not None and bool(sample.visible.any())
                 digests[_digest(sample)].append((split, sample.name, sample.label))
-                if (split, index) in wanted or (faults and len(shown) < SHEET):
-                    shown.append(
-                        Shown(sample, split, report.classes[sample.label], bool(faults) or sample.name in known)
-                    )
+                if (split, index) in wanted or (faults and len(tiles) < SHEET):
+                    is_wrong = bool(faults) or sample.name in wrong
+                    tiles.append(_Tile(report.classes[sample.label], split, sample, is_wrong))
             advance(1)
     _find_duplicates(report, digests)
     _look_at_classes(report)
     if out is not None:
         write_json(out / "check.json", report.to_json())
-        sheet = draw_sheet(shown[:SHEET], report.parts)
         with replacing(out / "check.png") as temporary:
-            sheet.save(temporary, format="PNG")
+            _draw_sheet(tiles[:SHEET], report.parts).save(temporary, format="PNG")
     return report
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _lenient_splits(listing: Listing, config: Any) -> Splits:
+def _lenient_splits(listing: Listing, config: DataSection) -> Splits:
     """As for training, but nothing is refused."""
     if not listing.records["train"]:
         reasons = "\n".join(fault.text for fault in listing.faults[:SHOWN_LINES])
-        raise DaplError(reasons or f"{listing.source}: holds no image; {_WHAT_IS_EXPECTED}")
+        expected = "expected ROOT/<class>/<image>, or ROOT/train/<class>/<image>."
+        raise DaplError(reasons or f"{listing.source}: holds no image; {expected}")
     return split_listing(listing, config)
 
 
-_WHAT_IS_EXPECTED = "expected ROOT/<class>/<image>, or ROOT/train/<class>/<image>."
-
-
-def _start(config: Any, listing: Listing | None, splits: Splits) -> Report:
+def _start(config: Any, listing: Listing | None, splits: Splits) -> CheckReport:
     classes = list(splits.train.classes)
-    counts = {}
-    for split in SPLITS:
-        labels = Counter(getattr(splits, split).labels)
-        counts[split] = [labels[label] for label in range(len(classes))]
-    source = listing.source if listing is not None else config.name
-    report = Report(source, classes, list(splits.train.parts), counts)
+    labels = {split: Counter(getattr(splits, split).labels) for split in SPLITS}
+    counts = {split: [found[label] for label in range(len(classes))] for split, found in labels.items()}
+    report = CheckReport(config.name if listing is None else listing.source, classes, list(splits.train.parts), counts)
     if listing is not None:
         report.faults += listing.faults
         report.notes += listing.notes
@@ -229,33 +139,22 @@ def _rows(splits: Splits) -> Iterator[tuple[str, int, Dataset]]:
 
 
 def _examine(dataset: Dataset, index: int) -> tuple[Sample | None, list[Fault]]:
-    base, row = _base_row(dataset, index)
-    if isinstance(base, FileDataset):
-        sample, faults = base.examine(row)
+    while isinstance(dataset, Subset):
+        index, dataset = dataset.indices[index], dataset.dataset
+    if isinstance(dataset, FileDataset):
+        sample, faults = dataset.examine(index)
     else:
         try:
-            sample, faults = base[row], []
+            sample, faults = dataset[index], []
         except DaplError as error:
-            return None, [Fault("image", base.names[row], str(error))]
+            return None, [Fault("image", dataset.names[index], str(error))]
     if sample is not None and sample.mask is not None and not sample.mask.any():
         faults.append(Fault("empty mask", sample.name, f"{sample.name}: its mask has no foreground; draw it again."))
     return sample, faults
 
 
-def _base_row(dataset: Dataset, index: int) -> tuple[Dataset, int]:
-    while isinstance(dataset, Subset):
-        index, dataset = dataset.indices[index], dataset.dataset
-    return dataset, index
-
-
-def _count(report: Report, sample: Sample) -> None:
-    report.images += 1
-    report.masks += sample.mask is not None
-    report.with_points += sample.visible is not None and bool(sample.visible.any())
-
-
 def _digest(sample: Sample) -> str:
-    """Of the decoded pixels, so that another name, format or header does not hide a copy."""
+    """Taken from the decoded pixels, so that another name, format or header does not hide a copy."""
     hashed = hashlib.blake2b(str(tuple(sample.image.shape)).encode(), digest_size=16)
     hashed.update(np.ascontiguousarray(sample.image.numpy()).tobytes())
     return hashed.hexdigest()
@@ -273,7 +172,7 @@ def _to_show(splits: Splits) -> set[tuple[str, int]]:
 # --- judging --------------------------------------------------------------------------------------------------------
 
 
-def _find_duplicates(report: Report, digests: Mapping[str, list[tuple[str, str, int]]]) -> None:
+def _find_duplicates(report: CheckReport, digests: Mapping[str, list[tuple[str, str, int]]]) -> None:
     """The same pixels in two splits or under two classes are a fault; twice in one class of a split are a note."""
     repeated = 0
     for group in digests.values():
@@ -294,13 +193,12 @@ def _find_duplicates(report: Report, digests: Mapping[str, list[tuple[str, str, 
         report.notes.append(f"{repeated} images are copies of another of their class and split; check.json names them")
 
 
-def _look_at_classes(report: Report) -> None:
+def _look_at_classes(report: CheckReport) -> None:
     if len(report.classes) < 2:
         text = f"{report.data}: holds one class only ({report.classes[0]}); a classifier needs two or more."
         report.faults.append(Fault("class", report.classes[0], text))
     for label, name in enumerate(report.classes):
-        total = sum(counts[label] for counts in report.counts.values())
-        if total == 1:
+        if sum(counts[label] for counts in report.counts.values()) == 1:
             text = f"class {name} has one image; with fewer than three there is none for validation or for test."
             report.faults.append(Fault("class", name, text))
 
@@ -308,28 +206,25 @@ def _look_at_classes(report: Report) -> None:
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def summary(report: Report) -> str:
+def summary(report: CheckReport) -> str:
     """What the command prints."""
     lines = [f"{report.data}: {len(report.classes)} classes, {report.images} images that can be read"]
     lines.append(f"masks {report.masks}, images with keypoints {report.with_points}, parts {len(report.parts)}")
     lines += ["", *_table(report)]
-    by_kind: dict[str, list[Fault]] = defaultdict(list)
-    for fault in report.faults:
-        by_kind[fault.kind].append(fault)
     for kind, title in KINDS.items():
-        if kind in by_kind:
-            lines += ["", f"{title}: {len(by_kind[kind])}"]
-            lines += [f"  {fault.text}" for fault in by_kind[kind][:SHOWN_LINES]]
-            if len(by_kind[kind]) > SHOWN_LINES:
-                lines.append(f"  and {len(by_kind[kind]) - SHOWN_LINES} more in check.json")
+        texts = [fault.text for fault in report.faults if fault.kind == kind]
+        if texts:
+            lines += ["", f"{title}: {len(texts)}", *(f"  {text}" for text in texts[:SHOWN_LINES])]
+        if len(texts) > SHOWN_LINES:
+            lines.append(f"  and {len(texts) - SHOWN_LINES} more in check.json")
     if report.notes:
         lines += ["", *(f"note: {note}" for note in report.notes)]
     lines += ["", "clean" if report.clean else f"{len(report.faults)} things to look at"]
     return "\n".join(lines)
 
 
-def _table(report: Report, most: int = 30) -> list[str]:
-    """Images of each class and split; of more classes than ``most`` the smallest."""
+def _table(report: CheckReport, most: int = 30) -> list[str]:
+    """Images of each class and split; where there are more classes than ``most``, the smallest ones."""
     order = list(range(len(report.classes)))
     if len(order) > most:
         order = sorted(order, key=lambda label: sum(report.counts[split][label] for split in SPLITS))[:most]
@@ -341,3 +236,53 @@ def _table(report: Report, most: int = 30) -> list[str]:
         lines.append(f"(the {most} smallest of {len(report.classes)} classes; all in check.json)")
     lines.append(f"{'all':{width}}" + "".join(f"{sum(report.counts[split]):12d}" for split in SPLITS))
     return lines
+
+
+class _Tile(NamedTuple):
+    class_name: str
+    split: str
+    sample: Sample
+    wrong: bool
+    """Something is the matter with it: it is framed in red."""
+
+
+_MARGIN, _LINE = 8, 18
+_MASK, _WRONG, _GREY = (255, 220, 0), (215, 30, 30), (110, 110, 110)
+
+
+def _draw_sheet(tiles: Sequence[_Tile], parts: Sequence[str], columns: int = 6, side: int = 160) -> Image.Image:
+    """Tiles by class, below each its class, split and file; the colour of each part at the bottom."""
+    entries = [("outline of the mask", _MASK)] if any(tile.sample.mask is not None for tile in tiles) else []
+    entries += [(name, part_colour(index)) for index, name in enumerate(parts)]
+    bold, small = ImageFont.load_default(12), ImageFont.load_default(10)
+    width = max(420, min(columns, len(tiles)) * (side + _MARGIN) + _MARGIN)
+    legend = _placed(entries, small, width)
+    foot = legend[-1][1] + _LINE + 4 if legend else 0
+    sheet = TileSheet(len(tiles), side, columns, _MARGIN, below=30, foot=foot, least_width=420)
+    for number, tile in enumerate(sorted(tiles, key=lambda tile: tile.class_name)):
+        drawn = draw_annotations(fit(tile.sample, side, "pad"), mask_outline=_MASK, dot=3)
+        left, top = sheet.paste(number, drawn)
+        if tile.wrong:
+            sheet.draw.rectangle((left - 2, top - 2, left + side + 1, top + side + 1), outline=_WRONG, width=2)
+        sheet.draw.text((left, top + side + 1), fitting_text(tile.class_name, bold, side), fill="black", font=bold)
+        room = side - small.getlength(f"{tile.split}: ")
+        place = f"{tile.split}: {fitting_text(tile.sample.name.rpartition('/')[2], small, room, end=True)}"
+        sheet.draw.text((left, top + side + 16), place, fill=_WRONG if tile.wrong else _GREY, font=small)
+    for x, y, name, colour in legend:
+        y += sheet.image.height - foot
+        sheet.draw.ellipse((x, y + 2, x + 10, y + 12), fill=colour, outline=_GREY)
+        sheet.draw.text((x + 15, y), name, fill="black", font=small)
+    return sheet.image
+
+
+def _placed(entries: Sequence[tuple[str, Any]], font: Any, width: int) -> list[tuple[int, int, str, Any]]:
+    """Left and top of each entry of a legend, in as many lines as it takes."""
+    placed = []
+    x, y = _MARGIN, 6
+    for name, colour in entries:
+        length = 30 + round(font.getlength(name))
+        if x + length > width and x > _MARGIN:
+            x, y = _MARGIN, y + _LINE
+        placed.append((x, y, name, colour))
+        x += length
+    return placed
