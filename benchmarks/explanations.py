@@ -24,7 +24,7 @@ from dapl.data.build import build_splits
 from dapl.data.sample import Splits
 from dapl.data.transforms import fit
 from dapl.explain.classifier import Classifier
-from dapl.explain.evidence import Known, explain
+from dapl.explain.evidence import ModelRecords, explain
 from dapl.explain.patches import RunPatches
 from dapl.models.build import build_model
 from dapl.runs.records import fresh_records
@@ -49,7 +49,7 @@ def _ratios(config: Config, splits: Splits, classes: list[str], which: str) -> I
         replace(record, image=train.names[record.index % len(train)], location=[2, 2], box=box)
         for record in fresh_records(model, classes)
     ]
-    known = Known(classes, records)
+    known = ModelRecords(classes, records)
     classifier = Classifier(model, known, size, config.data.fit, patches=RunPatches(config))
     image = fit(splits.test[0], size, config.data.fit).image.as_subclass(Tensor)
 

@@ -3,7 +3,7 @@
     DAPL_CUB=…/CUB_200_2011 python -m benchmarks.report       # CUB-20, 200 prototypes; toy birds without DAPL_CUB
 
 The run is made here: real images, an ImageNet backbone, prototypes projected on training patches. Its evaluation is
-there, as `dapl train` leaves it; the report then passes three test images a class and every source image through
+there, as `dapl train` leaves it; the report then passes three test images per class and every source image through
 the backbone, once, and draws, encodes and writes. The bare pass starts from the same decoded pixels.
 """
 
@@ -24,7 +24,7 @@ from dapl.config import CacheConfig, Config, CubData, ProjectStage, ToyBirdsData
 from dapl.evaluation import evaluate
 from dapl.processes.launch import make_processes
 from dapl.report.collect import IMAGES, Report, collect
-from dapl.report.glances import source_rows, spread_images
+from dapl.report.images import source_rows, spread_images
 from dapl.report.page import write_folder
 from dapl.runs.loading import load_run
 from dapl.training.trainer import train

@@ -17,7 +17,7 @@ import dapl
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig, parse_config
 from dapl.explain.classifier import Classifier
-from dapl.explain.evidence import Known
+from dapl.explain.evidence import ModelRecords
 from dapl.export.hub import is_exported
 from dapl.models.build import build_model
 from dapl.runs.loading import load_run
@@ -134,7 +134,7 @@ def test_classes_by_name_and_by_index(model: Classifier) -> None:
         == model.class_index("1")
         == 1
     )
-    cub = Classifier(model.model, Known(["001.Albatross", "002.Auklet", "7"]), 64, "stretch")
+    cub = Classifier(model.model, ModelRecords(["001.Albatross", "002.Auklet", "7"]), 64, "stretch")
     assert cub.class_index("auklet") == 1
     assert cub.class_index("7") == 2  # a name before a number
     with pytest.raises(DaplError, match="did you mean"):
@@ -163,7 +163,7 @@ def test_a_model_without_prototypes_predicts_and_is_not_explained(array: np.ndar
     config: Any = TypeAdapter(ModelConfig).validate_python(
         {"system": "blackbox", "backbone": {"name": "test_efficientnet", "weights": "random"}}
     )
-    silent = Classifier(build_model(config, 3).eval(), Known(["a", "b", "c"]), 64, "stretch")
+    silent = Classifier(build_model(config, 3).eval(), ModelRecords(["a", "b", "c"]), 64, "stretch")
     assert sum(silent.predict(array).probabilities.values()) == pytest.approx(1)
     with pytest.raises(DaplError, match="no prototypes"):
         silent.explain(array)

@@ -15,8 +15,10 @@ from torch.testing import assert_close
 
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
-from dapl.explain.evidence import Evidence, Known, _strongest, explain, explanations, logits_of, see
+from dapl.explain.evidence import Evidence, ModelRecords, _strongest, explain, explanations, logits_of, run_pass
+from dapl.explain.local import localise
 from dapl.explain.parts import ImageFacts
+from dapl.explain.patches import NoPatches
 from dapl.models.build import SYSTEMS, build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.dapl import Dapl
@@ -59,8 +61,8 @@ def images() -> Tensor:
     return torch.randint(0, 256, (3, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def known(model: PrototypeModel, **more: Any) -> Known:
-    return Known(NAMES, fresh_records(model, NAMES), **more)
+def known(model: PrototypeModel) -> ModelRecords:
+    return ModelRecords(NAMES, fresh_records(model, NAMES))
 
 
 def test_every_system_is_either_explained_or_refused() -> None:
@@ -73,19 +75,19 @@ def test_every_system_is_either_explained_or_refused() -> None:
 def test_contributions_sum_to_the_logit(model: PrototypeModel, images: Tensor, top: int, pruned: list[int]) -> None:
     model.prototypes.kept[pruned] = False
     weights, output = model.class_weights(), model(images)
-    for row, found in enumerate(explanations(model, see(model, images), known(model), top=top)):
+    for row, found in enumerate(explanations(model, run_pass(model, images), known(model), top=top)):
         assert_close(found.logits, output.logits[row].double(), rtol=0, atol=1e-4)
         assert found.predicted == int(output.logits[row].argmax())
         assert len(found.classes) == 2
         for evidence in found.classes:
-            assert evidence.total == pytest.approx(float(output.logits[row, evidence.class_index]), abs=1e-4)
+            assert evidence.total == pytest.approx(float(output.logits[row, evidence.index]), abs=1e-4)
             assert evidence.logit == pytest.approx(evidence.total, abs=1e-9)
             for one in evidence.rows:
-                assert one.score == pytest.approx(float(output.scores[row, one.prototype]))
-                assert one.weight == pytest.approx(float(weights[one.prototype, evidence.class_index]))
-                assert one.contribution == pytest.approx(one.score * one.weight)
+                assert one.similarity == pytest.approx(float(output.scores[row, one.prototype]))
+                assert one.weight == pytest.approx(float(weights[one.prototype, evidence.index]))
+                assert one.contribution == pytest.approx(one.similarity * one.weight)
                 assert one.prototype not in pruned
-            counting = int((weights[:, evidence.class_index] != 0).sum())
+            counting = int((weights[:, evidence.index] != 0).sum())
             assert len(evidence.rows) == min(top, counting)
             assert evidence.rest.prototypes == counting - len(evidence.rows)
 
@@ -106,11 +108,11 @@ def test_a_prototype_that_says_nothing_comes_before_one_that_has_no_say() -> Non
 def test_predicted_and_runner_up_or_what_was_asked_for(model: PrototypeModel, images: Tensor) -> None:
     order = model(images[:1]).logits[0].argsort(descending=True).tolist()
     found = explain(model, images[0], known(model))
-    assert [evidence.class_index for evidence in found.classes] == order[:2]
-    assert [evidence.class_name for evidence in found.classes] == [NAMES[c] for c in order[:2]]
+    assert [evidence.index for evidence in found.classes] == order[:2]
+    assert [evidence.name for evidence in found.classes] == [NAMES[c] for c in order[:2]]
     assert (found.predicted, found.runner_up, found.predicted_name) == (order[0], order[1], NAMES[order[0]])
     asked = explain(model, images[0], known(model), classes=[order[3]])
-    assert [evidence.class_index for evidence in asked.classes] == [order[3]]
+    assert [evidence.index for evidence in asked.classes] == [order[3]]
     assert_close(found.probabilities.sum(), torch.tensor(1.0, dtype=torch.float64))
 
 
@@ -125,7 +127,7 @@ def test_switching_off_removes_exactly_the_contribution(model: PrototypeModel, i
         assert new.total == pytest.approx(new.logit, abs=1e-9)
         assert [one.prototype for one in new.rows] == [one.prototype for one in old.rows]  # rows do not jump
     gone = after.classes[0].rows[1]
-    assert (gone.switched_off, gone.contribution, gone.score) == (True, 0.0, row.score)
+    assert (gone.switched_off, gone.contribution, gone.similarity) == (True, 0.0, row.similarity)
     assert after.switched_off == (row.prototype,)
     assert not any(one.switched_off for one in before.classes[0].rows)
     model.prototypes.kept[row.prototype] = False  # as pruning would have it
@@ -146,7 +148,7 @@ def test_maps_regions_and_places(model: PrototypeModel, images: Tensor) -> None:
     for row in (row for evidence in found.classes for row in evidence.rows):
         expected = model.activation_maps(images[:1], torch.tensor([row.prototype]))[0, 0]
         assert_close(row.map, expected, rtol=1e-4, atol=1e-4)
-        assert float(row.map[row.location]) == pytest.approx(row.score, abs=1e-3)
+        assert float(row.map[row.location]) == pytest.approx(row.similarity, abs=1e-3)
         heat = model.to_pixels(row.map[None], (SIZE, SIZE))[0]
         assert_close(row.heat, heat, rtol=1e-4, atol=1e-4)
         rows, columns = np.nonzero(region_of(model, row).numpy())
@@ -175,7 +177,7 @@ def test_one_backbone_pass_however_much_is_explained(model: PrototypeModel, imag
     model.backbone.register_forward_hook(lambda module, inputs, output: passes.append(len(inputs[0])))
     explain(model, images[0], known(model), top=1000)
     assert passes == [1]
-    seen = see(model, images)
+    seen = run_pass(model, images)
     explanations(model, seen, known(model))
     explanations(model, seen, known(model), classes=[[3]] * 3, switched_off=[1])
     logits_of(model, seen, [0])
@@ -183,12 +185,12 @@ def test_one_backbone_pass_however_much_is_explained(model: PrototypeModel, imag
 
 
 def test_a_batch_is_its_images(model: PrototypeModel, images: Tensor) -> None:
-    together = explanations(model, see(model, images), known(model), top=3)
+    together = explanations(model, run_pass(model, images), known(model), top=3)
     for image, found in zip(images, together, strict=True):
         alone = explain(model, image, known(model), top=3)
         assert_close(found.logits, alone.logits, rtol=1e-4, atol=1e-4)
         for one, other in zip(found.classes[0].rows, alone.classes[0].rows, strict=True):
-            assert (one.prototype, one.location, one.class_of) == (other.prototype, other.location, other.class_of)
+            assert (one.prototype, one.location, one.of) == (other.prototype, other.location, other.of)
             assert_close(one.map, other.map, rtol=1e-3, atol=1e-3)
             assert (one.attention is None) == (other.attention is None)
             if one.attention is not None:
@@ -201,7 +203,7 @@ def test_a_shared_prototype_names_its_classes(images: Tensor) -> None:
     found = explain(model, images[0], known(model), classes=[2], top=1000)
     row = next((row for row in found.classes[0].rows if row.prototype == 0), None)
     assert row is not None
-    assert row.class_of == ("ant", "cat")
+    assert row.of == ("ant", "cat")
     assert row.own
     for other in found.classes[0].rows:
         assert other.own == bool(model.prototypes.membership[other.prototype, 2])
@@ -211,7 +213,7 @@ def test_a_shared_prototype_names_its_classes(images: Tensor) -> None:
 def test_a_model_without_prototypes_is_refused(system: str, images: Tensor) -> None:
     model = _built(system)
     with pytest.raises(DaplError, match="no prototypes"):
-        explain(model, images[0], Known(NAMES))
+        explain(model, images[0], ModelRecords(NAMES))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def test_parts_and_background_of_an_annotated_image(dapl: PrototypeModel, images
     everywhere = torch.ones(1, SIZE, SIZE, dtype=torch.bool)
     parts = torch.cat((everywhere, half(True)[None]))
     facts = ImageFacts(half(True), parts, torch.tensor([False, True]), ("hidden", "wing"))
-    rows = explain(dapl, images[0], known(dapl, parts=["leg"] * 12), top=1000, facts=facts).classes[0].rows
+    rows = explain(dapl, images[0], known(dapl), top=1000, facts=facts).classes[0].rows
     for row in rows:
         region = region_of(dapl, row)
         on_left = float((region & half(True)).sum() / region.sum())
@@ -252,7 +254,7 @@ def test_parts_and_background_of_an_annotated_image(dapl: PrototypeModel, images
     y, x = divmod(int(rows[0].heat.argmax()), SIZE)
     tiny[0, y, x] = True
     pointed = ImageFacts(None, tiny, torch.tensor([True]), ("eye",))
-    again = explain(dapl, images[0], known(dapl, parts=["leg"] * 12), top=1000, facts=pointed).classes[0].rows
+    again = explain(dapl, images[0], known(dapl), top=1000, facts=pointed).classes[0].rows
     assert (again[0].part, again[0].part_from) == ("eye", "image")
     assert all(row.part in ("eye", None) for row in again)
     assert again[0].foreground is None
@@ -260,7 +262,13 @@ def test_parts_and_background_of_an_annotated_image(dapl: PrototypeModel, images
 
 def test_without_annotation_a_part_is_the_prototypes_own(dapl: PrototypeModel, images: Tensor) -> None:
     parts = [f"part {j}" if j % 2 else None for j in range(12)]
-    for row in explain(dapl, images[0], known(dapl, parts=parts), top=1000).classes[0].rows:
+
+    class Patches(NoPatches):
+        def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
+            return parts[record.index]
+
+    found = localise(explain(dapl, images[0], known(dapl), top=1000), "", "", Patches(), with_parts=True)
+    for row in found.classes[0].rows:
         assert row.part == parts[row.prototype]
         assert row.part_from == ("prototype" if row.prototype % 2 else None)
 
@@ -275,7 +283,7 @@ def test_background_is_known_from_any_share(dapl: PrototypeModel, images: Tensor
         ({"foreground_share": 0.9, "region_foreground": 0.2}, True),
     ):
         records = [PrototypeRecord(j, [], 0, **fields) for j in range(12)]
-        found = explain(dapl, images[0], Known(NAMES, records)).classes[0].rows[0]
+        found = explain(dapl, images[0], ModelRecords(NAMES, records)).classes[0].rows[0]
         assert found.background == flagged
 
 
@@ -284,6 +292,6 @@ def test_a_model_of_one_class_has_no_runner_up(images: Tensor) -> None:
         {"system": "dapl", "backbone": {"name": "test_efficientnet", "weights": "random"}, "heads": 2, "head_dim": 4}
     )
     model: nn.Module = build_model(config, 1).eval()
-    found = explain(model, images[0], Known(["only"]))  # type: ignore[arg-type]
+    found = explain(model, images[0], ModelRecords(["only"]))  # type: ignore[arg-type]
     assert found.runner_up is None
     assert len(found.classes) == 1

@@ -17,7 +17,7 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.explain.classifier import Classifier
 from dapl.explain.draw import HEAT, blended, jpeg_uri, overlay_uri, percentage, signed
-from dapl.explain.evidence import Known
+from dapl.explain.evidence import ModelRecords
 from dapl.explain.local import LocalExplanation
 from dapl.explain.patches import NoPatches, Patch, RunPatches
 
@@ -105,7 +105,7 @@ def test_what_is_not_ours_is_escaped(classifier: Classifier, bird: Path, tmp_pat
     evil = "<script>alert(1)</script>\"'&"
     names = [f"{evil}{number}" for number in range(3)]
     records = [replace(record, classes=[evil], image=evil) for record in classifier.known.records]
-    model = Classifier(classifier.model, Known(names, records), 64, "stretch", about=evil)
+    model = Classifier(classifier.model, ModelRecords(names, records), 64, "stretch", about=evil)
     found = replace(model.explain(bird), name=evil)
     page = Page(found.html())
     assert "script" not in page.tags
@@ -137,11 +137,11 @@ def test_saving_elsewhere_or_otherwise_is_refused(explanation: LocalExplanation,
 def test_switched_off_is_said(classifier: Classifier, bird: Path) -> None:
     before = classifier.explain(bird)
     row = before.classes[0].rows[0]
-    after = classifier.explain(bird, before.classes[0].class_name, switched_off=[row.prototype])
+    after = classifier.explain(bird, before.classes[0].name, switched_off=[row.prototype])
     words = " ".join(Page(after.html()).text)
     assert "switched off" in words
     assert f"prototype {row.prototype}" in words
-    evidence = next(e for e in after.to_json()["classes"] if e["class"] == before.classes[0].class_name)
+    evidence = next(e for e in after.to_json()["classes"] if e["class"] == before.classes[0].name)
     assert evidence["logit"] == pytest.approx(before.classes[0].logit - row.contribution, abs=1e-9)
     assert "switched off" in after.text()
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from dapl.report.facts import curves, name_of, nice_ticks, rounded, without_paths
-from dapl.report.glances import heat_sheet, photo_sheet, source_rows, spread_images, tile_side
+from dapl.report.images import heat_sheet, photo_sheet, source_rows, spread_images, tile_side
 from dapl.runs.records import PrototypeRecord
 
 

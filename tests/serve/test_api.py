@@ -83,7 +83,7 @@ def test_an_example_is_explained_as_the_library_explains_it(client: httpx.Client
     assert answer["image"]["label"] == sample.label == example["label"]
     assert answer["image"]["name"] == sample.name
     for one, evidence in zip(answer["classes"], expected.classes, strict=True):
-        assert one["name"] == evidence.class_name
+        assert one["name"] == evidence.name
         for shown, row in zip(one["rows"], evidence.rows, strict=True):
             assert (shown["prototype"], tuple(shown["box"]), shown["part"]) == (row.prototype, row.box, row.part)
             assert shown["foreground"] == row.foreground

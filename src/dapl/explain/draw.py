@@ -9,6 +9,8 @@ from functools import cache
 
 import numpy as np
 import torch
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from matplotlib import colormaps
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
@@ -98,6 +100,25 @@ def percentage(share: float) -> str:
 def signed(value: float) -> str:
     """Three decimals, with a minus that is as wide as a plus."""
     return f"{value:.3f}".replace("-", "−")
+
+
+@cache
+def templates(*packages: str) -> Environment:
+    """The Jinja templates of packages. Everything is escaped: names of classes and files are anyone's words."""
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"number": signed, "exact": repr, "percent": percentage, "soft": breakable}
+    return made
+
+
+def breakable(name: str) -> Markup:
+    """A name, escaped, that may be broken after each underscore instead of anywhere."""
+    return Markup("_<wbr>").join(name.split("_"))
 
 
 class TileSheet:

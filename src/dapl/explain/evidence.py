@@ -1,42 +1,51 @@
-"""Why an image got its label: which prototypes spoke for a class, how much, and where they looked.
+"""Why an image got its label: which prototypes spoke for a class, how much, and where they are active.
 
 Pure: a model and pixels in, plain data out. Every system of the zoo gives logit_c = Σ_j score_j · weight[j, c], so that
-the contribution of prototype j to class c is score_j · weight[j, c], and contributions add up to the logit.
+the contribution of prototype j to class c is score_j · weight[j, c], and contributions add up to the logit. The fields
+of `Reason` are what the JSON file, the page and the web API say about a prototype: they are named and doc here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
-from dapl.metrics.functional import activation_regions, upsample
+from dapl.metrics.functional import upsample
+from dapl.metrics.functional.regions import model_regions
 from dapl.models.contract import Output, PrototypeModel
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom in pixels, the last two exclusive."""
 BACKGROUND_BELOW = 0.5
 """A prototype is flagged when less of it than this lies on the object."""
 PERCENTILE = 95.0
 """The region of a prototype: pixels at or above this percentile of its map (decision 10)."""
 
 
+def doc(text: str) -> dict[str, str]:
+    """Metadata of a field that says what it means; the schema of the web API repeats it."""
+    return {"description": text}
+
+
 @dataclass(frozen=True)
-class Known:
-    """What is known of a model beside its weights. Lists are in the order of the logits, or of the prototypes."""
+class ModelRecords:
+    """What is known of a model beside its weights."""
 
     classes: Sequence[str]
+    """Names, in the order of the logits."""
     records: Sequence[PrototypeRecord] = ()
     """Where each prototype came from; empty where that is not known."""
-    parts: Sequence[str | None] = ()
-    """The part that each prototype mostly lies on; empty where that is not known."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class ModelPass:
     """One model pass over B images, enough for any number of explanations of them."""
 
     images: Tensor
@@ -47,46 +56,67 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """One prototype's word for (or against) one class. Tensors are on the CPU; pixels are those of ``image``."""
+class Source:
+    """The training patch that a prototype is."""
+
+    image: str = field(metadata=doc("Its name within the data set."))
+    box: list[int] | None
+    location: list[int] | None = field(metadata=doc("[row, column] on the feature grid."))
+    foreground_share: float | None = field(metadata=doc("Share of the patch that lies on the object."))
+    region_foreground: float | None = field(metadata=doc("The same of its regions, mean over validation images."))
+    grounded: bool | None = field(metadata=doc("False where no patch of the class had enough foreground."))
+
+    @classmethod
+    def of(cls, record: PrototypeRecord | None) -> Source | None:
+        """None for a prototype that was not projected."""
+        if record is None or record.image is None:
+            return None
+        return cls(**{one.name: getattr(record, one.name) for one in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What one prototype says for (or against) one class."""
 
     prototype: int
-    class_of: tuple[str, ...]
-    """The classes that it belongs to; several after merging."""
-    own: bool
-    """Whether the explained class is one of them."""
-    head: int
-    score: float
-    """Similarity to the nearest patch of the image."""
-    weight: float
-    """What one unit of similarity is worth for this class."""
-    contribution: float
-    """score · weight, or 0 where the prototype is switched off."""
+    of: tuple[str, ...] = field(metadata=doc("The classes that it belongs to; several after merging."))
+    own: bool = field(metadata=doc("Whether the explained class is one of them."))
+    head: int = field(metadata=doc("The attention head that it meets; 0 where a system has none."))
+    similarity: float = field(metadata=doc("Similarity to the nearest patch of the image."))
+    weight: float = field(metadata=doc("What one unit of similarity is worth for this class."))
+    contribution: float = field(metadata=doc("similarity · weight, or 0 while it is switched off."))
     switched_off: bool
-    location: tuple[int, int]
-    """(row, column) of that patch on the feature grid."""
-    box: tuple[int, int, int, int]
-    """Bounds of the region in pixels: left, top, right, bottom, the last two exclusive."""
+    location: tuple[int, int] = field(metadata=doc("(row, column) of the nearest patch on the feature grid."))
+    place: tuple[float, float] = field(metadata=doc("The same as (x, y) in pixels of the image."))
+    box: Box = field(metadata=doc("Left, top, right, bottom of its region in the image, the last two exclusive."))
+    part: str | None
+    part_from: str | None = field(metadata=doc("`image`: its region lies on it here; `prototype`: its patch shows it."))
+    foreground: float | None = field(metadata=doc("Share of the region on the object, where that is known."))
+    background: bool = field(metadata=doc("Whether it is beside the object: here, in its patch, or mostly."))
+    source: Source | None
+
+    def facts(self) -> dict[str, Any]:
+        """The fields above, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Reason)}
+
+
+@dataclass(frozen=True)
+class Evidence(Reason):
+    """A `Reason` with its maps, which are on the CPU."""
+
     map: Tensor
     """H×W: similarity at every location."""
     heat: Tensor
     """S×S: the same on the image, as the system itself shows its maps."""
     attention: Tensor | None
     """H×W, sums to 1: from where that patch took its values; None for systems without attention."""
-    part: str | None
-    part_from: str | None
-    """``image``: its region lies on this part here; ``prototype``: it mostly does; None without a part."""
-    foreground: float | None
-    """Share of its region that lies on the object in this image; None where the object is not known."""
     record: PrototypeRecord | None
 
-    @property
-    def background(self) -> bool:
-        """Whether it looks beside the object: in this image, or in the patch that it is, or mostly."""
-        shares = [self.foreground]
-        if self.record is not None:
-            shares += [self.record.foreground_share, self.record.region_foreground]
-        return any(share is not None and share < BACKGROUND_BELOW for share in shares)
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without what follows from others."""
+        values = self.facts() | {"map": _rounded(self.map), "attention": _rounded(self.attention)}
+        values["source"] = None if self.source is None else asdict(self.source)
+        return {name: value for name, value in values.items() if name not in ("own", "place")}
 
 
 @dataclass(frozen=True)
@@ -99,14 +129,14 @@ class Rest:
 
 @dataclass(frozen=True)
 class ClassEvidence:
-    """Σ contribution of rows + rest = logit."""
+    """Why a class got its logit: Σ contribution of rows + rest = logit."""
 
-    class_index: int
-    class_name: str
+    index: int
+    name: str
     logit: float
     probability: float
     rows: list[Evidence]
-    """Strongest first: by |score · weight|, whether switched off or not, so that rows stay where they are."""
+    """Strongest first: by |similarity · weight|, whether switched off or not, so that rows stay where they are."""
     rest: Rest
 
     @property
@@ -114,10 +144,20 @@ class ClassEvidence:
         """The sum of what is shown."""
         return sum(row.contribution for row in self.rows) + self.rest.contribution
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "class": self.name,
+            "index": self.index,
+            "logit": self.logit,
+            "probability": self.probability,
+            "prototypes": [row.to_json() for row in self.rows],
+            "rest": asdict(self.rest),
+        }
+
 
 @dataclass(frozen=True)
 class Explanation:
-    """Of one image."""
+    """Why one image got its label."""
 
     image: Tensor
     """uint8 3×S×S, as the model sees it."""
@@ -147,32 +187,37 @@ class Explanation:
 
 
 @torch.no_grad()
-def see(model: PrototypeModel, images: Tensor) -> Seen:
-    """The one pass. images: uint8 B×3×S×S."""
+def run_pass(model: PrototypeModel, images: Tensor) -> ModelPass:
+    """The one pass over images, uint8 B×3×S×S."""
     if len(model.prototypes) == 0:
         raise DaplError(
             "this model has no prototypes, so there is nothing that explains its answer; take a run of another system."
         )
     features = model.backbone(images.to(model.prototypes.vectors.device))
-    return Seen(images, features, model.from_features(features))
+    return ModelPass(images, features, model.from_features(features))
 
 
-def logits_of(model: PrototypeModel, seen: Seen, switched_off: Collection[int] = ()) -> Tensor:
+def logits_of(model: PrototypeModel, done: ModelPass, switched_off: Collection[int] = ()) -> Tensor:
     """B×C, float64 on the CPU: the sum of the contributions of all prototypes that are not switched off."""
     silent = list(switched_off)
-    wrong = [j for j in silent if not 0 <= j < len(model.prototypes)]
-    if wrong:
-        raise DaplError(f"there is no prototype {wrong[0]}; the model has {len(model.prototypes)}, counted from 0.")
-    scores = seen.output.scores.double().cpu()
+    check_index(silent, "prototype", len(model.prototypes))
+    scores = done.output.scores.double().cpu()
     if silent:
         scores[:, silent] = 0
     return scores @ model.class_weights().double().cpu()
 
 
+def check_index(chosen: Collection[int], kind: str, count: int) -> None:
+    """Refuse a class or prototype that there is not."""
+    for index in chosen:
+        if not 0 <= index < count:
+            raise DaplError(f"there is no {kind} {index}; the model has {count}, counted from 0.")
+
+
 def explain(
     model: PrototypeModel,
     image: Tensor,
-    known: Known,
+    known: ModelRecords,
     *,
     classes: Sequence[int] | None = None,
     top: int = 10,
@@ -180,68 +225,141 @@ def explain(
     facts: ImageFacts | None = None,
 ) -> Explanation:
     """One image, uint8 3×S×S: one model pass. As `explanations` otherwise."""
-    seen = see(model, image.unsqueeze(0))
+    done = run_pass(model, image.unsqueeze(0))
     chosen = None if classes is None else [classes]
-    return explanations(model, seen, known, classes=chosen, top=top, switched_off=switched_off, facts=[facts])[0]
+    return explanations(model, done, known, classes=chosen, top=top, switched_off=switched_off, facts=[facts])[0]
 
 
 @torch.no_grad()
 def explanations(
     model: PrototypeModel,
-    seen: Seen,
-    known: Known,
+    done: ModelPass,
+    known: ModelRecords,
     *,
     classes: Sequence[Sequence[int]] | None = None,
     top: int = 10,
     switched_off: Collection[int] = (),
     facts: Sequence[ImageFacts | None] | None = None,
 ) -> list[Explanation]:
-    """Of each image that was seen, without another pass.
+    """Explain each image of a pass, without another pass.
 
     Args:
         classes: for each image the classes to explain; None: the predicted one and the runner-up.
-        top: prototypes listed a class.
+        top: prototypes listed per class.
         switched_off: prototypes that are taken out of the sum, a counterfactual; the model is left as it is.
         facts: what is annotated on each image, where that is known.
     """
     if top < 1:
         raise DaplError(f"top is {top}; at least one prototype must be listed.")
-    logits = logits_of(model, seen, switched_off)
-    weights, scores = model.class_weights().double().cpu(), seen.output.scores.double().cpu()
+    logits = logits_of(model, done, switched_off)
+    weights, scores = model.class_weights().double().cpu(), done.output.scores.double().cpu()
     silent = tuple(sorted(set(switched_off)))
     found = []
-    for row in range(len(seen.images)):
+    for row in range(len(done.images)):
         shown = _two_best(logits[row]) if classes is None else list(classes[row])
-        _check_classes(shown, len(known.classes))
+        check_index(shown, "class", len(known.classes))
         listed = {c: _strongest(scores[row] * weights[:, c], weights[:, c], top) for c in shown}
-        looks = _look(model, seen, row, sorted({j for rows in listed.values() for j in rows}), known, facts)
+        everyone = sorted({j for rows in listed.values() for j in rows})
+        common = _common_fields(model, done, row, everyone, known, None if facts is None else facts[row])
         probabilities = logits[row].softmax(0)
-        evidence = [
-            _of_class(c, known, scores[row], weights[:, c], listed[c], looks, silent, logits[row], probabilities)
-            for c in shown
-        ]
+        evidence = []
+        for c in shown:
+            contributions = scores[row] * weights[:, c]
+            contributions[list(silent)] = 0
+            rows = [
+                Evidence(
+                    own=known.classes[c] in common[j]["of"],
+                    weight=float(weights[j, c]),
+                    contribution=float(contributions[j]),
+                    switched_off=j in silent,
+                    **common[j],
+                )
+                for j in listed[c]
+            ]
+            left = weights[:, c] != 0
+            left[listed[c]] = False
+            rest = Rest(int(left.sum()), float(contributions[left].sum()))
+            evidence.append(
+                ClassEvidence(c, known.classes[c], float(logits[row, c]), float(probabilities[c]), rows, rest)
+            )
         groups = model.prototypes.groups
-        found.append(Explanation(seen.images[row], known.classes, logits[row], probabilities, evidence, groups, silent))
+        found.append(Explanation(done.images[row], known.classes, logits[row], probabilities, evidence, groups, silent))
     return found
 
 
-def on_pixels(model: PrototypeModel, maps: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Maps M×H×W as the system itself shows them on an image, M×S×S, and their regions, bool M×S×S; on the CPU."""
-    if type(model).to_pixels is PrototypeModel.to_pixels:  # bicubic, which two matrix products do ten times as fast
-        return upsample(maps.cpu(), side), activation_regions(maps.cpu(), side, PERCENTILE)
-    heat = model.to_pixels(maps, (side, side)).cpu()
-    return heat, activation_regions(heat, None, PERCENTILE)
+@dataclass(frozen=True)
+class Located:
+    """Where M prototypes are active in one image of S×S pixels; on the CPU."""
+
+    heat: Tensor
+    """M×S×S: their maps on the image, as the system itself shows them."""
+    boxes: list[Box]
+    """Bounds of their regions."""
+    parts: list[str | None]
+    """The part that each region lies on."""
+    foreground: list[float | None]
+    """Share of each region that lies on the object."""
+
+
+def locate(model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | None) -> Located:
+    """maps: M×H×W of one image of side × side pixels."""
+    maps = maps.cpu()
+    bicubic = type(model).to_pixels is PrototypeModel.to_pixels  # two matrix products do that ten times as fast
+    heat = upsample(maps, side) if bicubic else model.to_pixels(maps, (side, side)).cpu()
+    regions = model_regions(model, maps, side, PERCENTILE)
+    boxes = bounding_boxes(regions.view(torch.uint8)).tolist()  # four times as fast as on booleans
+    return Located(heat, [tuple(box) for box in boxes], name_parts(regions, facts), foreground_shares(regions, facts))
+
+
+def _common_fields(
+    model: PrototypeModel,
+    done: ModelPass,
+    row: int,
+    listed: list[int],
+    known: ModelRecords,
+    facts: ImageFacts | None,
+) -> dict[int, dict[str, Any]]:
+    """For each listed prototype the fields of `Evidence` that are the same whatever the class, on image ``row``."""
+    if not listed:
+        return {}
+    prototypes, side = model.prototypes, int(done.images.shape[-1])
+    named = torch.tensor([listed], device=prototypes.vectors.device)
+    locations = done.output.locations[row : row + 1].gather(1, named)
+    attention = model.evidence_maps(done.features[row : row + 1], named, locations)
+    maps = model.maps(done.output.embedding[row : row + 1].float(), named)[0]
+    found = locate(model, maps, side, facts)
+    scores, heads = done.output.scores[row].double().cpu(), prototypes.group_of.tolist()
+    height, width = maps.shape[-2:]
+    common = {}
+    for m, j in enumerate(listed):
+        y, x = divmod(int(locations[0, m]), width)
+        record = known.records[j] if known.records else None
+        shares = [found.foreground[m]]
+        shares += [] if record is None else [record.foreground_share, record.region_foreground]
+        common[j] = {
+            "prototype": j,
+            "of": tuple(known.classes[c] for c in prototypes.membership[j].nonzero().flatten().tolist()),
+            "head": heads[j],
+            "similarity": float(scores[j]),
+            "location": (y, x),
+            "place": ((x + 0.5) * side / width, (y + 0.5) * side / height),
+            "box": found.boxes[m],
+            "part": found.parts[m],
+            "part_from": "image" if found.parts[m] else None,
+            "foreground": found.foreground[m],
+            "background": any(share is not None and share < BACKGROUND_BELOW for share in shares),
+            "source": Source.of(record),
+            "map": maps[m].cpu(),
+            "heat": found.heat[m],
+            "attention": None if attention is None else attention[0, m].cpu(),
+            "record": record,
+        }
+    return common
 
 
 def _two_best(logits: Tensor) -> list[int]:
     """The predicted class and the runner-up; ties to the lower index, as argmax has it."""
     return logits.argsort(descending=True, stable=True)[:2].tolist()
-
-
-def _check_classes(chosen: Sequence[int], count: int) -> None:
-    for label in chosen:
-        if not 0 <= label < count:
-            raise DaplError(f"there is no class {label}; the model has {count}, counted from 0.")
 
 
 def _strongest(contributions: Tensor, weights: Tensor, top: int) -> list[int]:
@@ -250,93 +368,5 @@ def _strongest(contributions: Tensor, weights: Tensor, top: int) -> list[int]:
     return order[: min(top, int((weights != 0).sum()))].tolist()
 
 
-@dataclass(frozen=True)
-class _Look:
-    """Where one prototype looks in one image, whatever the class: fields of `Evidence`."""
-
-    head: int
-    class_of: tuple[str, ...]
-    location: tuple[int, int]
-    box: tuple[int, int, int, int]
-    map: Tensor
-    heat: Tensor
-    attention: Tensor | None
-    part: str | None
-    part_from: str | None
-    foreground: float | None
-    record: PrototypeRecord | None
-
-
-def _look(
-    model: PrototypeModel,
-    seen: Seen,
-    row: int,
-    listed: list[int],
-    known: Known,
-    facts: Sequence[ImageFacts | None] | None,
-) -> dict[int, _Look]:
-    """All listed prototypes at once on image ``row``."""
-    if not listed:
-        return {}
-    prototypes, side = model.prototypes, int(seen.images.shape[-1])
-    named = torch.tensor([listed], device=prototypes.vectors.device)
-    locations = seen.output.locations[row : row + 1].gather(1, named)
-    attention = model.evidence_maps(seen.features[row : row + 1], named, locations)
-    maps = model.maps(seen.output.embedding[row : row + 1].float(), named)
-    heat, regions = on_pixels(model, maps[0], side)
-    boxes = bounding_boxes(regions.view(torch.uint8)).tolist()  # four times as fast as on booleans
-    fact = None if facts is None else facts[row]
-    parts = name_parts(regions, fact)
-    annotated = fact is not None and fact.parts is not None
-    shares = foreground_shares(regions, fact)
-    width, heads = maps.shape[-1], prototypes.group_of.tolist()
-    looks = {}
-    for m, j in enumerate(listed):
-        usual = known.parts[j] if known.parts and not annotated else None
-        whose = prototypes.membership[j].nonzero().flatten().tolist()
-        looks[j] = _Look(
-            head=heads[j],
-            class_of=tuple(known.classes[c] for c in whose),
-            location=divmod(int(locations[0, m]), width),
-            box=tuple(boxes[m]),
-            map=maps[0, m].cpu(),
-            heat=heat[m],
-            attention=None if attention is None else attention[0, m].cpu(),
-            part=parts[m] or usual,
-            part_from="image" if parts[m] else "prototype" if usual else None,
-            foreground=shares[m],
-            record=known.records[j] if known.records else None,
-        )
-    return looks
-
-
-def _of_class(
-    label: int,
-    known: Known,
-    scores: Tensor,
-    weights: Tensor,
-    listed: list[int],
-    looks: dict[int, _Look],
-    silent: Collection[int],
-    logits: Tensor,
-    probabilities: Tensor,
-) -> ClassEvidence:
-    """scores and weights: P, float64."""
-    contributions = scores * weights
-    contributions[list(silent)] = 0
-    rows = [
-        Evidence(
-            prototype=j,
-            own=known.classes[label] in looks[j].class_of,
-            score=float(scores[j]),
-            weight=float(weights[j]),
-            contribution=float(contributions[j]),
-            switched_off=j in silent,
-            **vars(looks[j]),
-        )
-        for j in listed
-    ]
-    left = weights != 0
-    left[listed] = False
-    rest = Rest(int(left.sum()), float(contributions[left].sum()))
-    return ClassEvidence(label, known.classes[label], float(logits[label]), float(probabilities[label]), rows, rest)
+def _rounded(values: Tensor | None) -> list[list[float]] | None:
+    return None if values is None else [[round(value, 5) for value in row] for row in values.tolist()]

@@ -1,16 +1,18 @@
-"""The explanation of one image as a figure for print: the classes side by side, one row a prototype."""
+"""The explanation of one image as a figure for print: the classes side by side, one row per prototype."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont
 
-from dapl.explain.draw import ATTENTION, blended, percentage, signed, to_pil
-from dapl.explain.evidence import ClassEvidence, Evidence
-from dapl.explain.local import LocalExplanation
-from dapl.explain.patches import Box
+from dapl.explain.draw import ATTENTION, blended, fitting_text, percentage, signed, to_pil
+from dapl.explain.evidence import Box, ClassEvidence, Evidence
+
+if TYPE_CHECKING:
+    from dapl.explain.local import LocalExplanation
 
 SCALE = 2
 """Pixels of the figure for one unit of its layout."""
@@ -20,7 +22,7 @@ _BOX = "#ffe14d"
 
 
 def draw_figure(explanation: LocalExplanation) -> Image.Image:
-    tiles = 3 if _with_attention(explanation) else 2
+    tiles = 3 if explanation.with_attention else 2
     column = tiles * (_TILE + _GAP) + _TEXT
     rows = max(len(evidence.rows) for evidence in explanation.classes)
     width = 2 * _MARGIN + len(explanation.classes) * (column + 2 * _MARGIN) - 2 * _MARGIN
@@ -45,8 +47,7 @@ class _Canvas:
     ) -> float:
         """From (x, y) downwards; cut to ``room``; returns where it ends."""
         font = _font(size * SCALE, bold)
-        while text and font.getlength(text) > room * SCALE:
-            text = text[:-2] + "…" if len(text) > 2 else ""
+        text = fitting_text(text, font, room * SCALE)
         self.draw.text((x * SCALE, y * SCALE), text, fill=ink, font=font)
         return x + font.getlength(text) / SCALE
 
@@ -81,10 +82,6 @@ def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
-def _with_attention(explanation: LocalExplanation) -> bool:
-    return any(row.attention is not None for evidence in explanation.classes for row in evidence.rows)
-
-
 def _draw_head(canvas: _Canvas, explanation: LocalExplanation, width: int) -> None:
     side = _HEAD - 30
     canvas.tile(_MARGIN, _MARGIN, to_pil(explanation.image), side=side)
@@ -103,7 +100,7 @@ def _draw_head(canvas: _Canvas, explanation: LocalExplanation, width: int) -> No
 def _draw_class(
     canvas: _Canvas, explanation: LocalExplanation, evidence: ClassEvidence, left: int, top: int, width: int, tiles: int
 ) -> None:
-    canvas.text(left, top, evidence.class_name, 15, bold=True, room=width)
+    canvas.text(left, top, evidence.name, 15, bold=True, room=width)
     canvas.text(left, top + 20, f"{percentage(evidence.probability)}, logit {signed(evidence.logit)}", 11, _QUIET)
     heads = (
         ("this region …", "… with values from …", "… looks like this patch")
@@ -112,9 +109,8 @@ def _draw_class(
     )
     for number, text in enumerate((*heads, "similarity × weight = contribution")):
         canvas.text(left + number * (_TILE + _GAP), top + 42, text, 9, _QUIET, room=_TEXT if number == tiles else _TILE)
-    strongest = max((abs(row.contribution) for e in explanation.classes for row in e.rows), default=1.0) or 1.0
     for number, row in enumerate(evidence.rows):
-        _draw_row(canvas, explanation, row, left, top + _TITLE + number * (_TILE + _GAP), tiles, strongest)
+        _draw_row(canvas, explanation, row, left, top + _TITLE + number * (_TILE + _GAP), tiles)
     bottom = top + _TITLE + len(evidence.rows) * (_TILE + _GAP)
     x = left + tiles * (_TILE + _GAP)
     canvas.line(left, bottom, width, _INK)
@@ -126,32 +122,25 @@ def _draw_class(
     canvas.text(x, bottom + 25, signed(evidence.logit), 12, bold=True)
 
 
-def _draw_row(
-    canvas: _Canvas, explanation: LocalExplanation, row: Evidence, left: int, top: int, tiles: int, strongest: float
-) -> None:
+def _draw_row(canvas: _Canvas, explanation: LocalExplanation, row: Evidence, left: int, top: int, tiles: int) -> None:
     canvas.tile(left, top, blended(explanation.image, row.heat), row.box)
     if tiles == 3 and row.attention is not None:
         canvas.tile(left + _TILE + _GAP, top, blended(explanation.image, row.attention, ATTENTION))
-        y, x = ((place + 0.5) * _TILE / cells for place, cells in zip(row.location, row.attention.shape, strict=True))
+        x, y = (place * _TILE / explanation.image.shape[-1] for place in row.place)
         canvas.ring(left + _TILE + _GAP + x, top + y)
-    patch = None if row.record is None else explanation.patches.patch(row.record)
+    patch = explanation.close_up(row)
     x = left + (tiles - 1) * (_TILE + _GAP)
     if patch is None:
         canvas.text(x + 24, top + _TILE / 2 - 6, "no image", 11, _QUIET)
     else:
-        near = patch.close_up()
-        canvas.tile(x, top, to_pil(near.image), near.box)
+        canvas.tile(x, top, to_pil(patch.image), patch.box)
     x, ink = left + tiles * (_TILE + _GAP), _FOR if row.contribution >= 0 else _AGAINST
-    end = canvas.text(x, top + 8, f"{signed(row.score)} × {signed(row.weight)} = ", 12)
+    end = canvas.text(x, top + 8, f"{signed(row.similarity)} × {signed(row.weight)} = ", 12)
     canvas.text(end, top + 7, signed(row.contribution), 13, ink, bold=True)
-    canvas.bar(x, top + 30, 200 * abs(row.contribution) / strongest, ink)
-    notes = [f"prototype {row.prototype}"] + ([f"head {row.head}"] if explanation.heads > 1 else [])
-    lines = [(", ".join([*notes, *([row.part] if row.part else [])]), _INK)]
-    if not row.own:
-        lines.append((f"of {', '.join(row.class_of)}", _QUIET))
-    flags = [text for text, shown in (("background", row.background), ("switched off", row.switched_off)) if shown]
-    lines += [(", ".join(flags), _WARN)] if flags else []
-    for number, (text, colour) in enumerate(lines):
-        canvas.text(x, top + 43 + 17 * number, text, 11, colour, room=_TEXT)
-    if row.record is not None and row.record.image:
-        canvas.text(x, top + 98, row.record.image, 8, _QUIET, room=_TEXT)
+    canvas.bar(x, top + 30, 200 * abs(row.contribution) / explanation.strongest, ink)
+    named, whose, matter = explanation.notes(row)
+    lines = (([f"prototype {row.prototype}", *named], _INK), (whose, _QUIET), (matter, _WARN))
+    for number, (words, colour) in enumerate(line for line in lines if line[0]):
+        canvas.text(x, top + 43 + 17 * number, ", ".join(words), 11, colour, room=_TEXT)
+    if row.source is not None:
+        canvas.text(x, top + 98, row.source.image, 8, _QUIET, room=_TEXT)

@@ -1,122 +1,80 @@
-"""The explanation of one image as an HTML page that needs nothing beside itself.
-
-One image explained, as an object that saves itself: HTML to look at, PNG to print, JSON to compute with.
-"""
+"""One image explained, as an object that saves itself: HTML to look at, PNG to print, JSON to compute with."""
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
-from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
-from dapl.explain.draw import ATTENTION, jpeg_uri, overlay_uri, percentage, signed
-from dapl.explain.evidence import ClassEvidence, Evidence, Explanation
-from dapl.explain.patches import Box, NoPatches, PatchSource
+from dapl.explain.draw import ATTENTION, jpeg_uri, overlay_uri, percentage, templates
+from dapl.explain.evidence import Box, ClassEvidence, Evidence, Explanation, Reason, doc
+from dapl.explain.patches import NoPatches, Patch, PatchSource
 
+FORMATS = ("html", "png", "json")
+JSON_FORMAT, JSON_VERSION = "dapl-explanation", 1
 _BARS = 5
 """Classes whose probability the head of the page shows."""
 
 
-def render(explanation: LocalExplanation) -> str:
-    overlays: dict[int, dict[str, Any]] = {}
-    classes = [_class_view(evidence, explanation, overlays) for evidence in explanation.classes]
-    best = explanation.probabilities.argsort(descending=True, stable=True)[:_BARS].tolist()
-    strongest = max((abs(row.contribution) for e in explanation.classes for row in e.rows), default=0.0)
-    return _template().render(
-        name=explanation.name,
-        about=explanation.about,
-        predicted=explanation.predicted_name,
-        probability=float(explanation.probabilities.max()),
-        bars=[(explanation.class_names[c], float(explanation.probabilities[c])) for c in best],
-        size=int(explanation.image.shape[-1]),
-        image=Markup(jpeg_uri(explanation.image, quality=92)),
-        classes=classes,
-        strongest=strongest or 1.0,
-        with_heads=explanation.heads > 1,
-        with_attention=any(row.attention is not None for e in explanation.classes for row in e.rows),
-        switched_off=explanation.switched_off,
-        problem=explanation.patches.problem,
-    )
+@dataclass(frozen=True)
+class ShownPatch:
+    """A close-up of the training image around a prototype's region."""
 
+    image: str = field(metadata=doc("Address of the image."))
+    width: int
+    height: int
+    box: Box | None = field(metadata=doc("The region in it; null where the whole image is the region."))
 
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("dapl.explain"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": signed, "exact": repr, "percent": percentage}
-    return environment.get_template("local.html.j2")
-
-
-def _class_view(
-    evidence: ClassEvidence, explanation: LocalExplanation, drawn: dict[int, dict[str, Any]]
-) -> dict[str, Any]:
-    """``drawn``: what is shown of a prototype whatever the class, so that it is drawn once."""
-    rows = []
-    for row in evidence.rows:
-        if row.prototype not in drawn:
-            drawn[row.prototype] = _looks(row, explanation)
-        rows.append({"evidence": row, **drawn[row.prototype]})
-    role = (
-        "predicted"
-        if evidence.class_index == explanation.predicted
-        else ("runner-up" if evidence.class_index == explanation.runner_up else "asked for")
-    )
-    return {"evidence": evidence, "role": role, "rows": rows}
-
-
-def _looks(row: Evidence, explanation: LocalExplanation) -> dict[str, Any]:
-    """Addresses of images are made of letters that need no escaping, and long."""
-    height, width = row.map.shape
-    size = explanation.image.shape[-1]
-    place = ((row.location[1] + 0.5) * size / width, (row.location[0] + 0.5) * size / height)
-    patch = None if row.record is None else explanation.patches.patch(row.record)
-    near = None if patch is None else patch.close_up()
-    return {
-        "heat": Markup(overlay_uri(row.heat)),
-        "box": _rectangle(row.box),
-        "place": place,
-        "attention": None if row.attention is None else Markup(overlay_uri(row.attention, ATTENTION)),
-        "patch": None
-        if near is None
-        else {
-            "image": Markup(jpeg_uri(near.image)),
-            "width": near.image.shape[-1],
-            "height": near.image.shape[-2],
-            "box": None if near.box is None else _rectangle(near.box),
-        },
-    }
-
-
-def _rectangle(box: Box) -> dict[str, int]:
-    left, top, right, bottom = box
-    return {"x": left, "y": top, "width": right - left, "height": bottom - top}
-
-
-FORMATS = ("html", "png", "json")
-JSON_FORMAT, JSON_VERSION = "dapl-explanation", 1
+    @classmethod
+    def of(cls, patch: Patch, address: str) -> ShownPatch:
+        return cls(address, patch.image.shape[-1], patch.image.shape[-2], patch.box)
 
 
 @dataclass(frozen=True)
+class ShownReason(Reason):
+    """A `Reason` with the addresses of its images, as a page shows it: data URIs in a file, URLs of a server."""
+
+    heat: str = field(metadata=doc("Address of a transparent PNG: where it is active in the image."))
+    attention: str | None = field(metadata=doc("The same: from where that place took its values."))
+    patch: ShownPatch | None
+
+
+@dataclass(frozen=True, repr=False)
 class LocalExplanation(Explanation):
-    """An `Explanation` that knows the image's name and where the prototypes' training patches are."""
+    """Why an image got its label; it knows the image's name and where the training patches of the prototypes are.
+
+    >>> why = model.explain("bird.jpg")                   # doctest: +SKIP
+    >>> why                                               # doctest: +SKIP
+    LocalExplanation(bird.jpg: 001.Black_footed_Albatross 97.1%, 2 classes, 20 prototypes)
+    >>> why.classes[0].rows[0].contribution               # doctest: +SKIP
+    2.521
+    >>> why.save("bird.html")                             # doctest: +SKIP
+    """
 
     name: str = "image"
     about: str = ""
     """The model in a few words."""
     patches: PatchSource = field(default_factory=NoPatches)
+
+    def __repr__(self) -> str:
+        rows = sum(len(evidence.rows) for evidence in self.classes)
+        label = f"{self.predicted_name} {percentage(float(self.probabilities.max()))}"
+        return f"LocalExplanation({self.name}: {label}, {len(self.classes)} classes, {rows} prototypes)"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that neither its style nor its script policy meets the notebook's."""
+        page = html.escape(self.html(), quote=True)
+        title = html.escape(repr(self), quote=True)
+        return (
+            f'<iframe srcdoc="{page}" title="{title}" sandbox loading="lazy" '
+            'style="width:100%;height:640px;border:1px solid #8884;border-radius:8px"></iframe>'
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write to ``path``, as its suffix says: .html, .png or .json."""
@@ -143,8 +101,50 @@ class LocalExplanation(Explanation):
 
     def html(self) -> str:
         """One page with everything inside."""
+        best = self.probabilities.argsort(descending=True, stable=True)[:_BARS].tolist()
+        drawn: dict[int, dict[str, Any]] = {}  # what is shown of a prototype whatever the class is drawn once
+        return (
+            templates("dapl.explain")
+            .get_template("local.html.j2")
+            .render(
+                why=self,
+                bars=[(self.class_names[c], float(self.probabilities[c])) for c in best],
+                size=int(self.image.shape[-1]),
+                image=Markup(jpeg_uri(self.image, quality=92)),
+                classes=[(evidence, [self._shown(row, drawn) for row in evidence.rows]) for evidence in self.classes],
+            )
+        )
 
-        return render(self)
+    def _shown(self, row: Evidence, drawn: dict[int, dict[str, Any]]) -> ShownReason:
+        """Addresses of images are long, and made of letters that need no escaping."""
+        if row.prototype not in drawn:
+            patch = self.close_up(row)
+            drawn[row.prototype] = {
+                "heat": Markup(overlay_uri(row.heat)),
+                "attention": None if row.attention is None else Markup(overlay_uri(row.attention, ATTENTION)),
+                "patch": None if patch is None else ShownPatch.of(patch, Markup(jpeg_uri(patch.image))),
+            }
+        return ShownReason(**row.facts(), **drawn[row.prototype])
+
+    def close_up(self, row: Evidence) -> Patch | None:
+        """The training patch of a prototype with some of what is beside it; None where it is not at hand."""
+        patch = None if row.record is None else self.patches.patch(row.record)
+        return None if patch is None else patch.close_up()
+
+    @property
+    def strongest(self) -> float:
+        """The largest |contribution| that is listed, which bars are drawn against."""
+        return max((abs(row.contribution) for e in self.classes for row in e.rows), default=0.0) or 1.0
+
+    @property
+    def with_attention(self) -> bool:
+        return any(row.attention is not None for evidence in self.classes for row in evidence.rows)
+
+    def role(self, evidence: ClassEvidence) -> str:
+        """Why a class is explained."""
+        if evidence.index == self.predicted:
+            return "predicted"
+        return "runner-up" if evidence.index == self.runner_up else "asked for"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; docs/explain.md says what each is."""
@@ -156,16 +156,38 @@ class LocalExplanation(Explanation):
             "image_size": self.image.shape[-1],
             "predicted": self.predicted_name,
             "switched_off": list(self.switched_off),
-            "probabilities": dict(zip(self.class_names, _numbers(self.probabilities), strict=True)),
-            "logits": dict(zip(self.class_names, _numbers(self.logits), strict=True)),
-            "classes": [_class_json(evidence) for evidence in self.classes],
+            "probabilities": dict(zip(self.class_names, self.probabilities.double().tolist(), strict=True)),
+            "logits": dict(zip(self.class_names, self.logits.double().tolist(), strict=True)),
+            "classes": [evidence.to_json() for evidence in self.classes],
         }
 
     def text(self, rows: int = 5) -> str:
         """For a terminal: the strongest ``rows`` of each class and the sum."""
         blocks = [f"{self.name}: {self.predicted_name} ({percentage(float(self.probabilities.max()))})"]
-        blocks += [_class_text(evidence, rows, self.heads > 1) for evidence in self.classes]
+        blocks += [self._class_text(evidence, rows) for evidence in self.classes]
         return "\n".join(blocks)
+
+    def _class_text(self, evidence: ClassEvidence, count: int) -> str:
+        lines = [f"  {evidence.name}  ({percentage(evidence.probability)})"]
+        for row in evidence.rows[:count]:
+            notes = ", ".join(chain(*self.notes(row)))
+            lines.append(
+                f"    {row.contribution:8.3f} = {row.similarity:6.3f} × {row.weight:6.3f}   "
+                f"prototype {row.prototype}{': ' if notes else ''}{notes}"
+            )
+        left = sum(row.contribution for row in evidence.rows[count:]) + evidence.rest.contribution
+        others = len(evidence.rows[count:]) + evidence.rest.prototypes
+        if others:
+            lines.append(f"    {left:8.3f}   {others} other prototype{'s' if others > 1 else ''}")
+        return "\n".join([*lines, f"    {evidence.logit:8.3f}   logit"])
+
+    def notes(self, row: Evidence) -> tuple[list[str], list[str], list[str]]:
+        """What is said of a prototype beside its numbers: its head and part, whose it is, and what is the matter."""
+        head = [f"head {row.head}"] if self.heads > 1 else []
+        part = [row.part] if row.part else []
+        whose = [] if row.own else [f"of {', '.join(row.of)}"]
+        matter = {"background": row.background, "switched off": row.switched_off}
+        return head + part, whose, [text for text, so in matter.items() if so]
 
 
 def localise(
@@ -186,73 +208,3 @@ def _with_source_part(row: Evidence, patches: PatchSource) -> Evidence:
         return row
     part = patches.part(row.record, (row.map.shape[-2], row.map.shape[-1]))
     return row if part is None else replace(row, part=part, part_from="prototype")
-
-
-def _numbers(values: Tensor) -> list[float]:
-    return values.to(torch.float64).tolist()
-
-
-def _rounded(values: Tensor | None) -> list[list[float]] | None:
-    return None if values is None else [[round(value, 5) for value in row] for row in values.tolist()]
-
-
-def _class_json(evidence: ClassEvidence) -> dict[str, Any]:
-    return {
-        "class": evidence.class_name,
-        "index": evidence.class_index,
-        "logit": evidence.logit,
-        "probability": evidence.probability,
-        "prototypes": [_row_json(row) for row in evidence.rows],
-        "rest": {"prototypes": evidence.rest.prototypes, "contribution": evidence.rest.contribution},
-    }
-
-
-def _row_json(row: Evidence) -> dict[str, Any]:
-    record = row.record
-    return {
-        "prototype": row.prototype,
-        "of": list(row.class_of),
-        "head": row.head,
-        "similarity": row.score,
-        "weight": row.weight,
-        "contribution": row.contribution,
-        "switched_off": row.switched_off,
-        "location": list(row.location),
-        "box": list(row.box),
-        "part": row.part,
-        "part_from": row.part_from,
-        "foreground": row.foreground,
-        "background": row.background,
-        "source": None
-        if record is None or record.image is None
-        else {
-            "image": record.image,
-            "box": record.box,
-            "location": record.location,
-            "foreground_share": record.foreground_share,
-            "region_foreground": record.region_foreground,
-            "grounded": record.grounded,
-        },
-        "map": _rounded(row.map),
-        "attention": _rounded(row.attention),
-    }
-
-
-def _class_text(evidence: ClassEvidence, count: int, with_heads: bool) -> str:
-    lines = [f"  {evidence.class_name}  ({percentage(evidence.probability)})"]
-    shown = evidence.rows[:count]
-    for row in shown:
-        notes = [f"head {row.head}"] if with_heads else []
-        notes += [row.part] if row.part else []
-        notes += [] if row.own else [f"of {', '.join(row.class_of)}"]
-        notes += ["background"] if row.background else []
-        notes += ["switched off"] if row.switched_off else []
-        lines.append(
-            f"    {row.contribution:8.3f} = {row.score:6.3f} × {row.weight:6.3f}   "
-            f"prototype {row.prototype}{': ' if notes else ''}{', '.join(notes)}"
-        )
-    left = sum(row.contribution for row in evidence.rows[count:]) + evidence.rest.contribution
-    others = len(evidence.rows) - len(shown) + evidence.rest.prototypes
-    if others:
-        lines.append(f"    {left:8.3f}   {others} other prototype{'s' if others > 1 else ''}")
-    return "\n".join([*lines, f"    {evidence.logit:8.3f}   logit"])

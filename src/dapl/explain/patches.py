@@ -27,10 +27,10 @@ from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
+from dapl.explain.evidence import Box
 from dapl.explain.parts import nearest_part
 from dapl.runs.records import PrototypeRecord
 
-Box = tuple[int, int, int, int]
 _REGION_SIDE = 0.05**0.5
 """Side of a square that holds the pixels above the 95th percentile, as a share of the image's."""
 _REMEMBERED = 256

@@ -21,7 +21,7 @@ from torch import Tensor
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, replacing_folder, write_json, write_text
 from dapl.explain.classifier import Classifier, about
-from dapl.explain.evidence import Known
+from dapl.explain.evidence import ModelRecords
 from dapl.export.card import model_card
 from dapl.export.images import MAX_BYTES, ExportedImage, ExportedPatches
 from dapl.export.layout import (
@@ -113,7 +113,7 @@ class ExportedModel:
         model, data = self.config.model, self.config.data
         return Classifier(
             self.model,
-            Known(self.classes, self.records),
+            ModelRecords(self.classes, self.records),
             data.image_size,
             data.fit,
             about(model.system, model.backbone.name, data.name),

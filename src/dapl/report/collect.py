@@ -1,10 +1,8 @@
-"""Values for the page: plain, short, and without a path of the machine.
-
-All that the page of a run shows, as plain data and a few image files: no HTML here.
-"""
+"""All that the page of a run shows, as plain data and a few image files: no HTML, and no path of the machine."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from dapl.data.sample import Splits
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
-from dapl.report.entries import FLAGS, Material, counts, members, offenders, wall
+from dapl.report.entries import FLAGS, Walls, counts, members, offenders
 from dapl.report.facts import (
     HEADLINES,
     class_numbers,
@@ -35,7 +33,15 @@ from dapl.report.facts import (
     rounded,
     training_facts,
 )
-from dapl.report.glances import glance_over, heat_sheet, photo_sheet, source_rows, spread_images, tile_side
+from dapl.report.images import (
+    ShownImage,
+    heat_sheet,
+    photo_sheet,
+    show_images,
+    source_rows,
+    spread_images,
+    tile_side,
+)
 from dapl.report.split_sums import cached_sums
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run
@@ -52,7 +58,7 @@ class Report:
     data: dict[str, Any]
     """Plain values; docs/report.md names them."""
     images: dict[str, bytes] = field(default_factory=dict)
-    """Two sheets a class, by file name."""
+    """Two sheets per class, by file name."""
 
 
 def collect(
@@ -62,10 +68,18 @@ def collect(
     splits: Splits | None = None,
     quiet: bool = False,
 ) -> Report:
-    """Of a run's best model; `dapl evaluate` is run first where its numbers are not there.
+    """Collect what the page shows of a run's best model; `dapl evaluate` is run first where its numbers are missing.
 
-    ``config`` replaces the run's own where only data, caches or runtime differ; ``images``: of a class that each
-    prototype is shown on; ``splits``: the data of a run that was trained on data handed over in Python.
+    >>> report = collect("runs/cub20")                    # doctest: +SKIP
+    >>> len(report.data["prototypes"])                    # doctest: +SKIP
+    200
+
+    Args:
+        folder: the run directory.
+        config: replaces the run's own where only data, caches or runtime differ.
+        images: images of its class that each prototype is shown on.
+        splits: the data of a run that was trained on data handed over in Python.
+        quiet: print no progress.
     """
     if images < 1:
         raise DaplError(f"images: is {images}; each prototype must be shown on one image or more.")
@@ -134,42 +148,34 @@ class _Collecting:
 
     def _walls(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, bytes]]:
         """Rows, classes and sheets."""
-        material = self._material()
+        run_data, model, records = self.run_data, self.model, self.loaded.records
+        dataset, own = run_data.dataset(self.split), members(model)
+        chosen = spread_images(dataset.labels, len(own), self.shown_on)
+        tests = self._shown(self.split, {index: own[label] for label, rows in enumerate(chosen) for index in rows})
+        from_images = source_rows(records, run_data.dataset("train").names)
+        sources = self._shown("train", from_images)
+        source_of = {j: sources[index] for index, prototypes in from_images.items() for j in prototypes}
+        shown = [[tests[index] for index in rows] for rows in chosen]
+        walls = Walls(model, records, self.sums, dataset.parts, shown, source_of)
         classes, images = self._classes(), {}
         entries: list[dict[str, Any]] = []
-        for label, shown in enumerate(classes):
-            made = wall(label, material)
+        for label, facts in enumerate(classes):
+            made = walls.wall(label)
             entries += made.entries
-            tests = [material.images[index] for index in material.chosen[label]]
-            shown["tests"] = [
-                {"image": name_of(seen.name), "predicted": seen.predicted, "probability": rounded(seen.probability)}
-                for seen in tests
+            facts["tests"] = [
+                {"image": name_of(test.name), "predicted": test.predicted, "probability": rounded(test.probability)}
+                for test in shown[label]
             ]
             for kind, tiles, make in (("photos.jpg", made.photos, photo_sheet), ("heat.png", made.heats, heat_sheet)):
                 if tiles:
                     name = f"{label:03d}-{kind}"
                     images[name], layout = make(tiles)
-                    shown[kind.split(".")[0]] = {"file": name} | layout
+                    facts[kind.split(".")[0]] = {"file": name} | layout
         return entries, classes, images
 
-    def _material(self) -> Material:
-        run_data, model, records = self.run_data, self.model, self.loaded.records
-        side = min(tile_side(len(model.prototypes)), run_data.config.data.image_size // 16 * 16)
-        own = members(model)
-        dataset = run_data.dataset(self.split)
-        chosen = spread_images(dataset.labels, len(own), self.shown_on)
-        on_images = {index: own[label] for label, rows in enumerate(chosen) for index in rows}
-        sources = source_rows(records, run_data.dataset("train").names)
-        return Material(
-            model=model,
-            records=records,
-            sums=self.sums,
-            parts=dataset.parts,
-            chosen=chosen,
-            images=glance_over(model, run_data, self.split, on_images, self.protocol, side, self.reporter),
-            sources=glance_over(model, run_data, "train", sources, self.protocol, side, self.reporter),
-            source_of={j: index for index, prototypes in sources.items() for j in prototypes},
-        )
+    def _shown(self, split: Split, prototypes: Mapping[int, Sequence[int]]) -> dict[int, ShownImage]:
+        side = min(tile_side(len(self.model.prototypes)), self.run_data.config.data.image_size // 16 * 16)
+        return show_images(self.model, self.run_data, split, prototypes, self.protocol, side, self.reporter)
 
     def _classes(self) -> list[dict[str, Any]]:
         measured = class_numbers(self.loaded.run)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +12,7 @@ from dapl.explain.evidence import BACKGROUND_BELOW
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import class_table
 from dapl.report.facts import name_of, rounded
-from dapl.report.glances import Glance, Seen
+from dapl.report.images import ShownImage
 from dapl.report.split_sums import SplitSums
 from dapl.runs.records import PrototypeRecord
 
@@ -34,49 +32,17 @@ FLAGS = {
 
 
 @dataclass(frozen=True)
-class Material:
-    """All that rows are made of."""
-
-    model: PrototypeModel
-    records: Sequence[PrototypeRecord]
-    sums: SplitSums
-    parts: Sequence[str]
-    chosen: Sequence[Sequence[int]]
-    """For each class the images of the split that are shown."""
-    images: Mapping[int, Seen]
-    """Those, by index."""
-    sources: Mapping[int, Seen]
-    """Training images by index."""
-    source_of: Mapping[int, int]
-    """Prototype → training image."""
-
-    @cached_property
-    def members(self) -> list[list[int]]:
-        return members(self.model)
-
-    @cached_property
-    def table(self) -> list[list[int]]:
-        """C×M: the order in which ``sums`` counts the prototypes of a class."""
-        prototypes = self.model.prototypes
-        return class_table(prototypes.membership, prototypes.kept)[0].tolist()
-
-    @cached_property
-    def weights(self) -> Tensor:
-        return self.model.class_weights().double().cpu()
-
-    @cached_property
-    def shares(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Foreground C×M, parts C×M×K, overlap C×M×M."""
-        return self.sums.foreground_shares(), self.sums.part_shares(), self.sums.overlaps()
-
-
-@dataclass(frozen=True)
 class ClassWall:
-    """The rows of one class, and the images of its two sheets in the order of their numbers."""
+    """The rows of one class, and the tiles of its two sheets in the order of their numbers."""
 
     entries: list[dict[str, Any]]
     photos: list[Tensor]
     heats: list[Tensor]
+
+    def tile(self, shown: ShownImage, j: int, photo: int) -> dict[str, Any]:
+        """Add the heat map of prototype j and say where it and its photograph are."""
+        self.heats.append(shown.heats[j])
+        return {"tile": photo, "heat": len(self.heats) - 1} | shown.values[j]
 
 
 def members(model: PrototypeModel) -> list[list[int]]:
@@ -84,42 +50,72 @@ def members(model: PrototypeModel) -> list[list[int]]:
     return [column.nonzero().flatten().tolist() for column in model.prototypes.membership.T]
 
 
-def wall(label: int, material: Material) -> ClassWall:
-    """Every prototype of a class."""
-    tests = [material.images[index] for index in material.chosen[label]]
-    made = ClassWall([], [seen.image for seen in tests], [])
-    tiles: dict[int, int] = {}
-    for j in material.members[label]:
-        entry = _facts(j, label, material)
-        entry["weight"] = rounded(float(material.weights[j, label])) if entry["kept"] else None
-        entry["tests"] = [_on_image(seen.glances[j], tile, made.heats) for tile, seen in enumerate(tests)]
-        entry["source"] = _source(j, material, made, tiles)
-        entry["part"] = entry["source"] and entry["source"]["part"]
-        entry["flags"] = _flags(entry, material.records[j])
-        made.entries.append(entry)
-    return made
+class Walls:
+    """Makes the rows of every class."""
 
+    def __init__(
+        self,
+        model: PrototypeModel,
+        records: Sequence[PrototypeRecord],
+        sums: SplitSums,
+        parts: Sequence[str],
+        tests: Sequence[Sequence[ShownImage]],
+        sources: Mapping[int, ShownImage],
+    ) -> None:
+        """``tests``: for each class the images of the split shown; ``sources``: by prototype where it came from."""
+        self.model, self.records, self.parts, self.tests, self.sources = model, records, parts, tests, sources
+        self.members, self.weights = members(model), model.class_weights().double().cpu()
+        prototypes = model.prototypes
+        self.table = class_table(prototypes.membership, prototypes.kept)[0].tolist()  # the order in which sums count
+        self.shares = sums.foreground_shares(), sums.part_shares(), sums.overlaps()
 
-def _facts(j: int, label: int, material: Material) -> dict[str, Any]:
-    record, table = material.records[j], material.table[label]
-    foreground, parts, overlaps = (values[label, table.index(j)] for values in material.shares)
-    membership = material.model.prototypes.membership
-    return {
-        "prototype": j,
-        "class": label,
-        "classes": membership[j].nonzero().flatten().tolist(),
-        "head": record.head if material.model.prototypes.groups > 1 else None,
-        "kept": record.kept,
-        "reason": None if record.kept else record.reason or "removed",
-        "foreground": {
-            "patch": rounded(record.foreground_share),
-            "validation": rounded(record.region_foreground),
-            "test": rounded(float(foreground)),
-        },
-        "parts": _usual_parts(parts, material.parts),
-        "overlap": _nearest(overlaps, table),
-        "distance": rounded(record.distance),
-    }
+    def wall(self, label: int) -> ClassWall:
+        """Every prototype of a class."""
+        tests = self.tests[label]
+        made = ClassWall([], [shown.image for shown in tests], [])
+        photos: dict[str, int] = {}  # source images that are on the sheet already
+        for j in self.members[label]:
+            entry = self._facts(j, label)
+            entry["tests"] = [made.tile(shown, j, photo) for photo, shown in enumerate(tests)]
+            entry["source"] = self._source(j, made, photos)
+            entry["part"] = entry["source"] and entry["source"]["part"]
+            entry["flags"] = _flags(entry, self.records[j])
+            made.entries.append(entry)
+        return made
+
+    def _facts(self, j: int, label: int) -> dict[str, Any]:
+        record, table = self.records[j], self.table[label]
+        foreground, parts, overlaps = (values[label, table.index(j)] for values in self.shares)
+        prototypes = self.model.prototypes
+        return {
+            "prototype": j,
+            "class": label,
+            "classes": prototypes.membership[j].nonzero().flatten().tolist(),
+            "head": record.head if prototypes.groups > 1 else None,
+            "kept": record.kept,
+            "reason": None if record.kept else record.reason or "removed",
+            "foreground": {
+                "patch": rounded(record.foreground_share),
+                "validation": rounded(record.region_foreground),
+                "test": rounded(float(foreground)),
+            },
+            "parts": _usual_parts(parts, self.parts),
+            "overlap": _nearest(overlaps, table),
+            "distance": rounded(record.distance),
+            "weight": rounded(float(self.weights[j, label])) if record.kept else None,
+        }
+
+    def _source(self, j: int, made: ClassWall, photos: dict[str, int]) -> dict[str, Any] | None:
+        """The image that a prototype came from; None before projection, without a tile where it is not at hand."""
+        image, shown = self.records[j].image, self.sources.get(j)
+        if image is None:
+            return None
+        if shown is None:
+            return {"image": name_of(image)} | dict.fromkeys(("tile", "heat", "box", "part", "score", "foreground"))
+        if shown.name not in photos:
+            photos[shown.name] = len(made.photos)
+            made.photos.append(shown.image)
+        return {"image": name_of(image)} | made.tile(shown, j, photos[shown.name])
 
 
 def _usual_parts(shares: Tensor, names: Sequence[str], most: int = 3) -> list[list[Any]]:
@@ -138,47 +134,12 @@ def _nearest(overlaps: Tensor, table: list[int]) -> dict[str, Any] | None:
     return {"with": table[best], "iou": rounded(float(overlaps[best]))}
 
 
-def _on_image(glance: Glance, tile: int, heats: list[Tensor]) -> dict[str, Any]:
-    heats.append(glance.heat)
-    return {
-        "tile": tile,
-        "heat": len(heats) - 1,
-        "box": [rounded(value) for value in glance.box],
-        "score": rounded(glance.score),
-        "part": glance.part,
-        "foreground": rounded(glance.foreground),
-    }
-
-
-def _source(j: int, material: Material, made: ClassWall, tiles: dict[int, int]) -> dict[str, Any] | None:
-    """The image that it came from, with the box that projection wrote down; ``tiles``: images that are there."""
-    record, index = material.records[j], material.source_of.get(j)
-    if record.image is None:
-        return None
-    if index is None:
-        return {
-            "image": name_of(record.image),
-            "tile": None,
-            "heat": None,
-            "box": None,
-            "part": None,
-            "score": None,
-            "foreground": None,
-        }
-    seen = material.sources[index]
-    if index not in tiles:
-        tiles[index] = len(made.photos)
-        made.photos.append(seen.image)
-    return {"image": name_of(record.image)} | _on_image(seen.glances[j], tiles[index], made.heats)
-
-
 def _flags(entry: dict[str, Any], record: PrototypeRecord) -> list[str]:
     if not entry["kept"]:
         return ["removed"]
-    shares = [share for share in entry["foreground"].values() if share is not None]
     overlap = entry["overlap"]
     found = {
-        "background": any(share < BACKGROUND_BELOW for share in shares),
+        "background": any(_or_one(share) < BACKGROUND_BELOW for share in entry["foreground"].values()),
         "duplicate": overlap is not None and overlap["iou"] >= DUPLICATE_FROM,
         "ungrounded": record.grounded is False,
         "shared": len(entry["classes"]) > 1,
@@ -191,25 +152,23 @@ def offenders(entries: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any
     """The worst of those that count: ``entry`` is the number of a row, ``value`` what makes it bad."""
     counted = [(number, entry) for number, entry in enumerate(entries) if entry["kept"]]
     return {
-        "background": _background(counted),
+        "background": _least(counted, "background", ("test", "patch")),
         "duplicate": _duplicates(counted),
-        "ungrounded": [
-            {"entry": number, "value": entry["foreground"]["patch"]}
-            for number, entry in sorted(counted, key=lambda pair: _or_one(pair[1]["foreground"]["patch"]))
-            if "ungrounded" in entry["flags"]
-        ][:WORST],
+        "ungrounded": _least(counted, "ungrounded", ("patch",)),
     }
 
 
-def _background(counted: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Least on the object over the images of the split; by its own patch where that is not known."""
+def _least(counted: Sequence[tuple[int, dict[str, Any]]], flag: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Those with a flag that lie least on the object, by the first of the shares that is known."""
 
-    def share(entry: dict[str, Any]) -> float:
-        shares = entry["foreground"]
-        return _or_one(shares["test"] if shares["test"] is not None else shares["patch"])
+    def share(entry: dict[str, Any]) -> float | None:
+        return next((entry["foreground"][key] for key in keys if entry["foreground"][key] is not None), None)
 
-    worst = sorted(((share(entry), number) for number, entry in counted if "background" in entry["flags"]))
-    return [{"entry": number, "value": value} for value, number in worst[:WORST]]
+    worst = sorted(
+        ((_or_one(share(entry)), number, share(entry)) for number, entry in counted if flag in entry["flags"]),
+        key=lambda found: found[:2],
+    )
+    return [{"entry": number, "value": value} for _, number, value in worst[:WORST]]
 
 
 def _duplicates(counted: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -225,7 +184,7 @@ def _duplicates(counted: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str,
 
 
 def _or_one(value: float | None) -> float:
-    return 1.0 if value is None or math.isnan(value) else value
+    return 1.0 if value is None else value
 
 
 def counts(entries: Sequence[dict[str, Any]]) -> dict[str, int]:

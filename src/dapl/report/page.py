@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Template
 from markupsafe import Markup
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing_folder, write_json, write_text
+from dapl.explain.draw import templates
 from dapl.report.collect import Report
 
 _STATIC = ("report.css", "report.js")
@@ -49,41 +51,19 @@ class Embedded:
         return f"{_POLICY}; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'"
 
 
-def render(data: Mapping[str, Any], assets: Linked | Embedded, template: str = "report.html.j2", **extra: Any) -> str:
-    """The page. ``extra`` goes to the template as it is."""
+def render(
+    data: Mapping[str, Any], assets: Linked | Embedded, template: Template | None = None, policy: str | None = None
+) -> str:
+    """The page, or that of a ``template`` that extends ours."""
     style, script = (static_files()[name].decode("utf-8") for name in _STATIC)
-    return (
-        environment()
-        .get_template(template)
-        .render(
-            report=data,
-            assets=assets,
-            policy=assets.policy(),
-            style=Markup(style),
-            script=Markup(script),
-            blobs={name: base64.b64encode(content).decode("ascii") for name, content in assets.embedded.items()},
-            **extra,
-        )
+    return (template or templates("dapl.report").get_template("report.html.j2")).render(
+        report=data,
+        assets=assets,
+        policy=policy or assets.policy(),
+        style=Markup(style),
+        script=Markup(script),
+        blobs={name: base64.b64encode(content).decode("ascii") for name, content in assets.embedded.items()},
     )
-
-
-@cache
-def environment() -> Environment:
-    """Jinja's, with everything escaped: names of classes and files are anyone's words."""
-    made = Environment(
-        loader=PackageLoader("dapl.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["soft"] = soft
-    return made
-
-
-def soft(text: str) -> Markup:
-    """A name, escaped, that may be broken after each underscore instead of anywhere."""
-    return Markup("_<wbr>").join(text.split("_"))
 
 
 @cache
@@ -96,13 +76,21 @@ def write_single_file(report: Report, path: Path) -> Path:
     """Everything in one HTML file."""
     if path.is_dir():
         raise DaplError(f"{path}: is a folder; --single-file writes one file, name it with --out FILE.html.")
-    _writing(path, lambda: write_text(path, render(report.data, Embedded(report.images))))
+    with _writing(path):
+        write_text(path, render(report.data, Embedded(report.images)))
     return path
 
 
 def write_folder(report: Report, folder: Path) -> Path:
     """index.html and what it needs; takes the place of an older report at once. Returns the page."""
-    _writing(folder, lambda: _write_folder(report, folder))
+    with _writing(folder), replacing_folder(folder, check_folder) as fresh:
+        (fresh / "images").mkdir()
+        for name, content in report.images.items():
+            (fresh / "images" / name).write_bytes(content)
+        for name, content in static_files().items():
+            (fresh / name).write_bytes(content)
+        write_json(fresh / _MARKER, report.data)
+        write_text(fresh / "index.html", render(report.data, Linked()))
     return folder / "index.html"
 
 
@@ -114,20 +102,10 @@ def check_folder(folder: Path) -> None:
         raise DaplError(f"{folder}: exists and is not a report; name a new folder with --out.")
 
 
-def _write_folder(report: Report, folder: Path) -> None:
-    with replacing_folder(folder, check_folder) as fresh:
-        (fresh / "images").mkdir()
-        for name, content in report.images.items():
-            (fresh / "images" / name).write_bytes(content)
-        for name, content in static_files().items():
-            (fresh / name).write_bytes(content)
-        write_json(fresh / _MARKER, report.data)
-        write_text(fresh / "index.html", render(report.data, Linked()))
-
-
-def _writing(path: Path, write) -> None:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        write()
+        yield
     except OSError as error:
         raise DaplError(
             f"{path}: cannot be written ({error.strerror or error}); name another place with --out."

@@ -1,31 +1,24 @@
-"""What is known of the run: its model, classes, prototypes and example images.
-
-Ask the model about an image, and what it would say without some of its prototypes.
-
-Prototypes marked as bad; they are kept in the run, for ``dapl train --from RUN --drop-marked``.
-
-The pages: ask the model, and its report.
-"""
+"""The addresses: facts of the run, questions about images, marks of bad prototypes, and the pages."""
 
 from __future__ import annotations
 
 import json
 import logging
 import mimetypes
-from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dapl.common.errors import DaplError
 from dapl.data.sample import Sample
+from dapl.explain.draw import templates
+from dapl.explain.evidence import Source
 from dapl.report.page import static_files
 from dapl.runs.marks import mark_now
 from dapl.serve import answers
-from dapl.serve.inspector import Held, source_view
+from dapl.serve.inspector import AskedImage, check_known
 from dapl.serve.requests import Refusal, decode, discard_body, read_body
 from dapl.serve.state import IMAGE_HEADERS, POLICY, Shared, State, problems
 
@@ -73,8 +66,7 @@ def prototypes(
 ) -> answers.PrototypeList:
     """What each prototype is, and what became of it."""
     membership = state.classifier.model.prototypes.membership
-    if of is not None and of >= membership.shape[1]:
-        raise Refusal(404, f"There is no class {of}; the model has {membership.shape[1]}, counted from 0.")
+    check_known([] if of is None else [of], "class", membership.shape[1])
     found = range(len(membership)) if of is None else membership[:, of].nonzero().flatten().tolist()
     notes = {index: mark.note for index, mark in state.marks.read().items()}
     weights = state.classifier.model.class_weights()
@@ -84,7 +76,7 @@ def prototypes(
 @facts_router.get("/prototypes/{index}", responses=problems(404, 422))
 def prototype(state: Shared, index: int) -> answers.Prototype:
     """One of them."""
-    check_prototype(state, index)
+    check_known([index], "prototype", len(state.classifier.model.prototypes))
     notes = {marked: mark.note for marked, mark in state.marks.read().items()}
     return _prototype(state, index, state.classifier.model.class_weights(), notes)
 
@@ -95,7 +87,7 @@ async def patch(state: Shared, index: int) -> Response:
     found = await state.worker.run(lambda: state.inspector.patch(index))
     if found is None:
         raise Refusal(404, "The training image of this prototype is not at hand.")
-    return Response(found.content, media_type="image/jpeg", headers=IMAGE_HEADERS)
+    return Response(found[0], media_type="image/jpeg", headers=IMAGE_HEADERS)
 
 
 @facts_router.get("/examples", responses=problems(422))
@@ -116,12 +108,6 @@ def example_image(state: Shared, index: int) -> Response:
     return Response(state.examples.image(index), media_type="image/jpeg", headers=IMAGE_HEADERS)
 
 
-def check_prototype(state: State, index: int) -> None:
-    count = len(state.classifier.model.prototypes)
-    if not 0 <= index < count:
-        raise Refusal(404, f"There is no prototype {index}; the model has {count}, counted from 0.")
-
-
 def _prototype(state: State, index: int, weights, notes: dict[int, str]) -> answers.Prototype:
     record = state.classifier.known.records[index]
     own = state.classifier.model.prototypes.membership[index]
@@ -132,7 +118,7 @@ def _prototype(state: State, index: int, weights, notes: dict[int, str]) -> answ
         kept=record.kept,
         reason=record.reason,
         weights=weights[index][own].tolist(),
-        source=source_view(record),
+        source=Source.of(record),
         patch=None if record.image is None else f"/api/prototypes/{index}/patch.jpg",
         note=notes.get(index),
     )
@@ -151,11 +137,11 @@ def _example(state: State, index: int) -> answers.Example:
     )
 
 
-def _numbers(state: State) -> dict[str, answers.Measured]:
+def _numbers(state: State) -> dict[str, answers.MeasuredNumber]:
     """Of ``metrics.json``; none where the run was not evaluated."""
     try:
         content = json.loads(state.loaded.run.evaluation_file.read_text(encoding="utf-8"))["numbers"]
-        return {name: answers.Measured(**content[name]) for name in _NUMBERS if content.get(name)}
+        return {name: answers.MeasuredNumber(**content[name]) for name in _NUMBERS if content.get(name)}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
@@ -173,31 +159,28 @@ explain_router = APIRouter(prefix="/api", tags=["explain"])
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _BODY: dict[str, Any] = {
     "requestBody": {
-        "description": "The file of an image, at most 10 MB and 50 megapixels; leave it away with `example` or "
+        "description": "The file of an image, at most 10 MB and 50 megapixels; leave it out with `example` or "
         "`image`. What it holds is told by its content, not by the media type.",
         "content": dict.fromkeys(("application/octet-stream", "image/jpeg", "image/png", "image/webp"), _BYTES),
     }
 }
-_EXPLAIN_LIMIT = 2**31
 
 
 @explain_router.post("/explain", openapi_extra=_BODY, responses=problems(400, 403, 404, 408, 409, 413, 415, 422, 503))
 async def explain(
     request: Request,
     state: Shared,
-    example: Annotated[
-        int | None, Query(ge=0, lt=_EXPLAIN_LIMIT, description="A test image instead of a file.")
-    ] = None,
+    example: Annotated[int | None, Query(ge=0, lt=_LIMIT, description="A test image instead of a file.")] = None,
     image: Annotated[
         str | None, Query(max_length=64, description="`image.id` of an answer instead of a file: asked again.")
     ] = None,
     classes: Annotated[
-        list[Annotated[int, Query(ge=0, lt=_EXPLAIN_LIMIT)]],
+        list[Annotated[int, Query(ge=0, lt=_LIMIT)]],
         Query(alias="class", max_length=4, description="Explain these; else the predicted class and the runner-up."),
     ] = [],  # noqa: B006  (FastAPI copies it)
-    top: Annotated[int, Query(ge=1, le=100, description="Prototypes listed a class.")] = 10,
+    top: Annotated[int, Query(ge=1, le=100, description="Prototypes listed per class.")] = 10,
     switched_off: Annotated[
-        list[Annotated[int, Query(ge=0, lt=_EXPLAIN_LIMIT)]],
+        list[Annotated[int, Query(ge=0, lt=_LIMIT)]],
         Query(max_length=4000, description="Prototypes that are taken out of the sum: a counterfactual."),
     ] = [],  # noqa: B006
 ) -> answers.Answer:
@@ -209,10 +192,10 @@ async def explain(
         with state.worker.place():
             if example is not None or image is not None:
                 await discard_body(request)
-                look = _example_of(state, example) if example is not None else _again(state, image or "")
+                asked = partial(_again, state, image) if example is None else partial(_example_of, state, example)
             else:
-                look = _upload(state, await read_body(request))
-            return await state.worker.run(lambda: state.inspector.answer(look(), classes, top, switched_off))
+                asked = partial(_upload, state, await read_body(request))
+            return await state.worker.run(lambda: state.inspector.answer(asked(), classes, top, switched_off))
     except Refusal as refusal:
         if refusal.status == 503:
             await discard_body(request)
@@ -226,49 +209,35 @@ async def explain(
 )
 async def image_file(state: Shared, image: str, name: str) -> Response:
     """`photo.jpg`, or the overlays that an answer names."""
-    held = state.inspector.remembered(image)
-    if held is None:
-        raise _forgotten()
+    asked = _again(state, image)
     if name == "photo.jpg":
-        return Response(held.photo, media_type="image/jpeg", headers=IMAGE_HEADERS)
-    found = held.overlays.get(name.removesuffix(".png")) if name.endswith(".png") else None
+        return Response(asked.photo, media_type="image/jpeg", headers=IMAGE_HEADERS)
+    found = asked.overlays.get(name.removesuffix(".png")) if name.endswith(".png") else None
     if found is None:
         raise Refusal(404, "There is no such overlay; take the addresses that an answer gives.")
     return Response(found, media_type="image/png", headers=IMAGE_HEADERS)
 
 
-def _upload(state: State, content: bytes) -> Callable[[], Held]:
-    def look() -> Held:
-        sample = state.inspector.fitted(Sample(decode(content), -1, ""))
-        return state.inspector.look_at(sample, ())
-
-    return look
+def _upload(state: State, content: bytes) -> AskedImage:
+    return state.inspector.ask(state.classifier.fitted(Sample(decode(content), -1, "")))
 
 
-def _example_of(state: State, index: int) -> Callable[[], Held]:
-    """Seen once; asked for again it is remembered."""
-
-    def look() -> Held:
-        name = f"example-{index}"
-        held = state.inspector.remembered(name)
-        if held is not None:
-            return held
-        sample = state.examples.sample(index)
-        assert state.examples.dataset is not None
-        return state.inspector.look_at(sample, state.examples.dataset.parts, name)
-
-    return look
+def _example_of(state: State, index: int) -> AskedImage:
+    """Asked for again it is remembered."""
+    name = f"example-{index}"
+    found = state.inspector.remembered(name)
+    if found is not None:
+        return found
+    sample = state.examples.sample(index)
+    assert state.examples.dataset is not None
+    return state.inspector.ask(sample, state.examples.dataset.parts, name)
 
 
-def _again(state: State, image: str) -> Callable[[], Held]:
-    held = state.inspector.remembered(image)
-    if held is None:
-        raise _forgotten()
-    return lambda: held
-
-
-def _forgotten() -> Refusal:
-    return Refusal(404, "The server does not remember this image any more; send it again.")
+def _again(state: State, image: str | None) -> AskedImage:
+    found = state.inspector.remembered(image or "")
+    if found is None:
+        raise Refusal(404, "The server does not remember this image any more; send it again.")
+    return found
 
 
 mark_router = APIRouter(prefix="/api", tags=["marks"])
@@ -284,7 +253,7 @@ def marks(state: Shared) -> answers.MarkList:
 @mark_router.put("/marks/{prototype}", responses=problems(400, 403, 404, 413, 422))
 def mark(state: Shared, prototype: int, new: answers.NewMark) -> answers.MarkList:
     """Mark a prototype as bad, or change the note of its mark."""
-    check_prototype(state, prototype)
+    check_known([prototype], "prototype", len(state.classifier.model.prototypes))
     record = state.classifier.known.records[prototype]
     try:
         state.marks.put(mark_now(prototype, new.note.strip(), record.image, record.location))
@@ -314,7 +283,7 @@ def _listed(state: State) -> answers.MarkList:
         raise Refusal(500, "The marks of this run cannot be read; the server's log says why.") from error
     return answers.MarkList(
         marks=[
-            answers.Mark(prototype=mark.prototype, of=records[mark.prototype].classes, note=mark.note, at=mark.at)
+            answers.ListedMark(prototype=mark.prototype, of=records[mark.prototype].classes, note=mark.note, at=mark.at)
             for mark in found
             if mark.prototype < len(records)
         ]
@@ -331,7 +300,7 @@ page_router = APIRouter(include_in_schema=False, default_response_class=HTMLResp
 
 @page_router.get("/")
 def ask(state: Shared) -> str:
-    return _environment().get_template("serve.html.j2").render(run=run(state))
+    return templates("dapl.serve").get_template("serve.html.j2").render(run=run(state))
 
 
 @page_router.get("/report")
@@ -339,7 +308,7 @@ def report(state: Shared) -> HTMLResponse:
     found = state.report.state()
     if found != "made":
         name = state.loaded.run.folder.resolve().name
-        return HTMLResponse(_environment().get_template("waiting.html.j2").render(name=name, state=found))
+        return HTMLResponse(templates("dapl.serve").get_template("waiting.html.j2").render(name=name, state=found))
     policy = {"Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'"}
     return HTMLResponse(state.report.html(), headers=policy)
 
@@ -360,14 +329,3 @@ def _file(content: bytes | None, name: str, headers: dict[str, str]) -> Response
     if content is None:
         raise Refusal(404, "There is nothing at this address.")
     return Response(content, media_type=mimetypes.guess_type(name)[0], headers=headers)
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("dapl.serve"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

@@ -1,23 +1,18 @@
-"""The report of the run, made when it is first asked for; what is marked can be marked there too.
-
-What the routes share.
-"""
+"""What the routes share, and the report of the run, which is made when it is first asked for."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Literal
 
 from fastapi import Depends, Request
-from jinja2 import ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup
 
 from dapl.explain.classifier import Classifier
+from dapl.explain.draw import templates
 from dapl.report.collect import Report, collect
-from dapl.report.page import Linked, environment
+from dapl.report.page import Linked, render
 from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
 from dapl.serve.answers import Problem
@@ -49,10 +44,8 @@ class LiveReport:
     def html(self) -> str:
         """Only once it is made."""
         assert self.report is not None
-        template = _environment().get_template("live_report.html.j2")
-        return template.render(
-            report=self.report.data, assets=_ASSETS, policy=POLICY, style=Markup(""), script=Markup(""), blobs={}
-        )
+        template = templates("dapl.serve", "dapl.report").get_template("live_report.html.j2")
+        return render(self.report.data, _ASSETS, template, POLICY)
 
     def _make(self) -> None:
         try:
@@ -63,11 +56,6 @@ class LiveReport:
             made = False
         with self._lock:
             self._state = "made" if made else "failed"
-
-
-@cache
-def _environment() -> Environment:
-    return environment().overlay(loader=ChoiceLoader([PackageLoader("dapl.serve"), PackageLoader("dapl.report")]))
 
 
 @dataclass(frozen=True)

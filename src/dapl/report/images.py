@@ -1,10 +1,7 @@
-"""Many small images as two files a class: a sheet of photographs and a sheet of heat maps to lay over them.
+"""The images of the page: some of the evaluated split per class, and those that prototypes came from.
 
-A file for each would be thousands; and heat maps laid over a photograph share it with all prototypes of the class.
-
-The images of the page: some of the evaluated split for each class, and those that prototypes came from.
-
-Every image goes through the model once, with all prototypes that are to be shown on it.
+Every image goes through the model once, with all prototypes that are to be shown on it. The page gets them as two files
+per class, a sheet of photographs and a sheet of heat maps to lay over them: a file for each would be thousands.
 """
 
 from __future__ import annotations
@@ -26,10 +23,11 @@ from dapl.common.progress import Reporter
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.scenes import Scene, SplitScenes
 from dapl.explain.draw import HEAT, TileSheet, levels_of, palette, to_pil
-from dapl.explain.evidence import on_pixels
-from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
+from dapl.explain.evidence import locate
+from dapl.explain.parts import ImageFacts
 from dapl.models.contract import PrototypeModel
-from dapl.runs.records import PrototypeRecord, bounding_boxes
+from dapl.report.facts import rounded
+from dapl.runs.records import PrototypeRecord
 
 _COLUMNS = 8
 _GUARD = 1
@@ -37,10 +35,12 @@ _GUARD = 1
 _LEVELS = 48
 """Shades of a heat map: nobody sees more, and a third of the bytes is saved."""
 _QUALITY = 80
+HEAT_SIDE = 28
+"""Cells per side of a heat map; the browser smooths them, as the model's own grid is coarser still."""
 
 
 def tile_side(prototypes: int) -> int:
-    """Pixels a side of a photograph: the more there are, the smaller. Multiples of 16, JPEG's blocks, so that tiles
+    """Pixels per side of a photograph: the more there are, the smaller. Multiples of 16, JPEG's blocks, so that tiles
     do not run into each other."""
     return 176 if prototypes <= 400 else 160 if prototypes <= 2400 else 96
 
@@ -79,34 +79,19 @@ def _layout(sheet: TileSheet, side: int, guard: int) -> dict[str, int]:
     return {"columns": sheet.columns, "side": side, "guard": guard, "width": width, "height": height}
 
 
-HEAT_SIDE = 28
-"""Cells a side of a heat map on the page; the browser smooths them, as the model's own grid is coarser still."""
-
-
 @dataclass(frozen=True)
-class Glance:
-    """One prototype on one image."""
-
-    score: float
-    heat: Tensor
-    """uint8 HEAT_SIDE×HEAT_SIDE: the map on the image, scaled to its own range."""
-    box: tuple[float, float, float, float]
-    """Left, top, right and bottom of its region, as shares of the image's side."""
-    part: str | None
-    foreground: float | None
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One image and what the prototypes see in it."""
+class ShownImage:
+    """One image, and the prototypes that are shown on it."""
 
     name: str
     image: Tensor
     """uint8 3×T×T."""
     predicted: int
     probability: float
-    glances: dict[int, Glance]
-    """By the number of the prototype."""
+    heats: dict[int, Tensor]
+    """By prototype, uint8 HEAT_SIDE×HEAT_SIDE: its map on the image, scaled to its own range."""
+    values: dict[int, dict[str, Any]]
+    """By prototype, what the page says: ``score``, ``part``, ``foreground`` and the ``box`` in shares of the side."""
 
 
 def spread_images(labels: Sequence[int], classes: int, count: int) -> list[list[int]]:
@@ -131,72 +116,63 @@ def source_rows(records: Sequence[PrototypeRecord], names: Sequence[str]) -> dic
 
 
 @torch.no_grad()
-def glance_over(
+def show_images(
     model: PrototypeModel,
     run_data: RunData,
     split: Split,
-    wanted: Mapping[int, Sequence[int]],
+    prototypes: Mapping[int, Sequence[int]],
     protocol: EvaluationProtocol,
     side: int,
     reporter: Reporter,
-) -> dict[int, Seen]:
-    """Images of the split by index, each with the prototypes ``wanted`` on it. ``side``: T."""
-    images = run_data.images(split)
+) -> dict[int, ShownImage]:
+    """Images of the split by index; ``prototypes``: those shown on each; ``side``: T."""
     scenes = SplitScenes(run_data, split, protocol, with_parts=True)
-    rows = list(wanted)
-    order = list(torch.tensor(rows, dtype=torch.long).split(run_data.config.runtime.evaluation_batch))
-    seen: dict[int, Seen] = {}
+    rows = list(prototypes)
+    order = list(torch.tensor(rows, dtype=torch.long).split(run_data.config.runtime.evaluation_batch)) if rows else []
+    shown: dict[int, ShownImage] = {}
     with reporter.track(f"images of {split}", len(rows)) as advance:
-        for batch in images.batches(order if rows else []):
-            seen |= _glance(model, run_data, batch, wanted, scenes, side)
+        for batch in run_data.images(split).batches(order):
+            shown |= _show_batch(model, run_data, batch, prototypes, scenes, side)
             advance(len(batch))
-    return seen
+    return shown
 
 
-def _glance(
+def _show_batch(
     model: PrototypeModel,
     run_data: RunData,
     batch: Batch,
-    wanted: Mapping[int, Sequence[int]],
+    prototypes: Mapping[int, Sequence[int]],
     scenes: SplitScenes,
     side: int,
-) -> dict[int, Seen]:
-    moved = batch.to(run_data.processes.device)
+) -> dict[int, ShownImage]:
     with run_data.processes.autocast():
-        output = run_model(model, moved)
+        output = run_model(model, batch.to(run_data.processes.device))
     embedding = output.embedding.float()
-    grid = (embedding.shape[-2], embedding.shape[-1])
-    scene = scenes.of(batch, grid, torch.device("cpu"), with_masks=True)
+    scene = scenes.of(batch, (embedding.shape[-2], embedding.shape[-1]), torch.device("cpu"), with_masks=True)
     dataset = run_data.dataset(scenes.split)
     assert batch.images is not None
     small = F.interpolate(batch.images.float(), size=(side, side), mode="bilinear", antialias=True)
     small = small.round().clamp(0, 255).byte()
     confidence, predicted = output.logits.float().softmax(1).cpu().max(1)
-    found = {}
+    shown = {}
     for row, index in enumerate(batch.indices.tolist()):
-        named = list(wanted[index])
-        facts = _facts(scene, row, dataset.parts)
-        scores = output.scores[row].float().cpu()
-        glances = _glances(model, embedding[row : row + 1], named, scores, facts, int(batch.images.shape[-1]))
-        found[index] = Seen(dataset.names[index], small[row], int(predicted[row]), float(confidence[row]), glances)
-    return found
-
-
-def _glances(
-    model: PrototypeModel, embedding: Tensor, named: list[int], scores: Tensor, facts: ImageFacts, size: int
-) -> dict[int, Glance]:
-    """embedding: 1×G×D×H×W, of one image of size×size pixels."""
-    if not named:
-        return {}
-    maps = model.maps(embedding, torch.tensor([named], device=embedding.device))[0]
-    heat, regions = on_pixels(model, maps, size)
-    small = F.adaptive_avg_pool2d(heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
-    boxes = (bounding_boxes(regions.view(torch.uint8)).double() / size).tolist()
-    parts, shares = name_parts(regions, facts), foreground_shares(regions, facts)
-    return {
-        j: Glance(float(scores[j]), torch.from_numpy(levels_of(small[m])), tuple(boxes[m]), parts[m], shares[m])
-        for m, j in enumerate(named)
-    }
+        named = list(prototypes[index])
+        heats, values = {}, {}
+        if named:
+            maps = model.maps(embedding[row : row + 1], torch.tensor([named], device=embedding.device))[0]
+            found = locate(model, maps, int(batch.images.shape[-1]), _facts(scene, row, dataset.parts))
+            cells = F.adaptive_avg_pool2d(found.heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
+            for m, j in enumerate(named):
+                heats[j] = torch.from_numpy(levels_of(cells[m]))
+                values[j] = {
+                    "box": [rounded(edge / batch.images.shape[-1]) for edge in found.boxes[m]],
+                    "score": rounded(float(output.scores[row, j])),
+                    "part": found.parts[m],
+                    "foreground": rounded(found.foreground[m]),
+                }
+        name, share = dataset.names[index], float(confidence[row])
+        shown[index] = ShownImage(name, small[row], int(predicted[row]), share, heats, values)
+    return shown
 
 
 def _facts(scene: Scene, row: int, names: Sequence[str]) -> ImageFacts:
