@@ -16,7 +16,7 @@ from dapl.explain.draw import part_colour
 from dapl.masks.faces import PARTS, FaceFinder, face_model, part_centres, part_masks
 from dapl.masks.polygons import convex_hull
 from dapl.masks.refine import create_refiner
-from dapl.prepare.faceforensics.unit import cut_out, face_mask, landmarks_in, square_around
+from dapl.prepare.faceforensics_video import cut_out, face_mask, landmarks_in, square_around
 
 SIZE, CAPTION, MARGIN = 320, 26, 0.15
 

@@ -7,7 +7,7 @@ import pytest
 
 from dapl.masks.faces import hull_mask
 from dapl.masks.refine import Prompt
-from dapl.prepare.faceforensics.unit import Square, cut_out, face_mask, landmarks_in, square_around
+from dapl.prepare.faceforensics_video import Square, cut_out, face_mask, landmarks_in, square_around
 
 MESH = np.random.default_rng(0).uniform(0, 1, size=(468, 2)).astype(np.float32)
 """Of a face as tall as wide; what the landmarks are called does not matter here."""

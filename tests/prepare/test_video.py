@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dapl.common.errors import DaplError
-from dapl.prepare.faceforensics.video import VideoError, sampled_frames, wanted_frames
+from dapl.prepare.faceforensics_video import VideoError, sampled_frames, wanted_frames
 
 LENGTH = 40
 

@@ -50,7 +50,7 @@ def _add_faceforensics(kinds: Any) -> None:
 
 
 def _faceforensics(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from dapl.prepare.faceforensics.command import prepare_and_report
+    from dapl.prepare.faceforensics import prepare_and_report
 
     return prepare_and_report(arguments)
 

@@ -1,7 +1,4 @@
-"""Many videos, in this process or in several.
-
-``dapl prepare faceforensics``: plan, work, manifest, and what to tell the user.
-"""
+"""`dapl prepare faceforensics`: plan, work in one process or in several, manifest, and what to tell the user."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,15 +24,15 @@ from dapl.common.progress import Advance, Reporter
 from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, ManifestLine, read_settings, write_manifest
 from dapl.masks.faces import face_model
 from dapl.masks.refine import DEFAULT_MODEL, METHODS
-from dapl.prepare.faceforensics.layout import Plan, Video, labels_of, make_plan
-from dapl.prepare.faceforensics.unit import Settings, Tools, is_done, prepare_video, read_records, sweep
+from dapl.prepare.faceforensics_layout import Plan, Video, labels_of, make_plan
+from dapl.prepare.faceforensics_video import FaceSettings, Tools, is_done, prepare_video, read_records, sweep
 
 _tools: Tools | None = None
 """Of a worker process, made with its first video, so that what is wrong with them reaches the user as a sentence."""
 
 
 def prepare_all(
-    videos: Sequence[Video], root: Path, out: Path, settings: Settings, workers: int, advance: Advance
+    videos: Sequence[Video], root: Path, out: Path, settings: FaceSettings, workers: int, advance: Advance
 ) -> None:
     if workers == 1:
         tools = Tools(settings)
@@ -63,7 +60,7 @@ def prepare_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare(video: Video, root: Path, out: Path, settings: Settings) -> None:
+def _prepare(video: Video, root: Path, out: Path, settings: FaceSettings) -> None:
     global _tools
     if _tools is None:
         _tools = Tools(settings)
@@ -73,7 +70,11 @@ def _prepare(video: Video, root: Path, out: Path, settings: Settings) -> None:
 def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and tells us by cancelling what is left
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _one_thread()
+    os.environ["OMP_NUM_THREADS"] = "1"  # the processes share the cores between them already
+    with suppress(ImportError):
+        import cv2
+
+        cv2.setNumThreads(1)
 
 
 def _end_with_parent() -> None:
@@ -82,17 +83,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _one_thread() -> None:
-    """The processes share the cores between them already."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        import cv2
-
-        cv2.setNumThreads(1)
-    except ImportError:
-        pass
 
 
 LEFT_OUT = 1
@@ -127,7 +117,7 @@ def prepare_and_report(arguments: argparse.Namespace) -> int:
 def prepare(
     root: Path,
     out: Path,
-    settings: Settings,
+    settings: FaceSettings,
     compression: str,
     methods: Sequence[str] | None,
     workers: int,
@@ -191,7 +181,7 @@ def _table(records: Sequence[ManifestLine], labels: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
+def _settings(arguments: argparse.Namespace) -> FaceSettings:
     for name, least in (("frames", 1), ("size", 32), ("workers", 1), ("margin", 0)):
         if not getattr(arguments, name) >= least:  # also refuses NaN
             raise DaplError(f"--{name}: {getattr(arguments, name)} is too small; give {least} or more.")
@@ -202,10 +192,10 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.refine == "sam":
         model = model or DEFAULT_MODEL
     face = str(face_model(arguments.face_model).resolve())
-    return Settings(arguments.frames, arguments.size, arguments.margin, arguments.refine, model, face)
+    return FaceSettings(arguments.frames, arguments.size, arguments.margin, arguments.refine, model, face)
 
 
-def _keep_settings(out: Path, settings: Settings, compression: str, labels: Sequence[str], plan: Plan) -> None:
+def _keep_settings(out: Path, settings: FaceSettings, compression: str, labels: Sequence[str], plan: Plan) -> None:
     """Written by the first run; a later one with others is refused, since frames of both would be mixed."""
     now: dict[str, Any] = {
         **asdict(settings),

@@ -1,1 +1,0 @@
-"""From the videos of FaceForensics++ to faces with masks and landmarks."""

@@ -1,0 +1,299 @@
+"""One video of FaceForensics++ to one folder: frames by PyAV, in each the face cut out, with its landmarks and mask.
+
+The folder gets its name only when all is in it, so what has its name is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dapl.common.errors import DaplError
+from dapl.common.files import replacing_folder, write_json
+from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
+from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
+from dapl.masks.polygons import bounding_box
+from dapl.masks.refine import Prompt, Refiner, create_refiner
+from dapl.prepare.faceforensics_layout import Video
+
+MIN_AGREEMENT = 0.5
+"""A refined mask whose intersection over union with the hull is below this found something else than the face."""
+_ON_THE_FACE = ("nose", "left cheek", "right cheek", "chin")
+"""Parts whose centres are points on the face for SAM: neither hair nor glasses hide them often."""
+
+
+# --- a video --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FaceSettings:
+    """What decides the pixels and lines of a prepared folder."""
+
+    frames: int
+    size: int
+    margin: float
+    refine: str
+    sam_model: str | None
+    face_model: str
+
+
+class Tools:
+    """What is made once a process: the finder of faces and the refiner."""
+
+    def __init__(self, settings: FaceSettings) -> None:
+        self.refiner: Refiner = create_refiner(settings.refine, settings.sam_model)
+        self.finder = FaceFinder(Path(settings.face_model))
+
+    def close(self) -> None:
+        self.finder.close()
+
+
+def is_done(video: Video, root: Path, out: Path) -> bool:
+    """Whether its folder is there and was made from the file as it is now."""
+    try:
+        made = json.loads((out / video.folder / VIDEO).read_text(encoding="utf-8"))
+        return made["made_from"] == _state(root / video.source)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def read_records(video: Video, out: Path) -> list[ManifestLine]:
+    made = json.loads((out / video.folder / VIDEO).read_text(encoding="utf-8"))
+    return [line_of(fields) for fields in made["frames"]]
+
+
+def prepare_video(video: Video, root: Path, out: Path, settings: FaceSettings, tools: Tools) -> None:
+    """Whatever is wrong with the video goes into its records; only what is wrong with us or the disk is raised."""
+    folder = out / video.folder
+    try:
+        with replacing_folder(folder) as new:  # an older one is of a file that has been replaced since
+            state = _state(root / video.source)
+            records = _write_frames(video, root / video.source, new, settings, tools)
+            write_json(new / VIDEO, {"made_from": state, "frames": [asdict(record) for record in records]})
+    except OSError as error:
+        raise DaplError(
+            f"{error.filename or folder}: {error.strerror or error}; put it right, and the same command goes on where "
+            "it stopped."
+        ) from error
+
+
+def sweep(out: Path) -> None:
+    """Remove what a killed process was about to write."""
+    for folder in out.glob("*/*/.*.tmp"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_frames(video: Video, path: Path, folder: Path, settings: FaceSettings, tools: Tools) -> list[ManifestLine]:
+    records: list[ManifestLine] = []
+    landmarks: list[np.ndarray] = []
+    whole = ManifestLine(video.split, video.label, video.source)
+    try:
+        for frame in sampled_frames(path, settings.frames):
+            record, points = _write_frame(
+                replace(whole, frame=frame.number, time=frame.time), frame, video, folder, settings, tools
+            )
+            if points is not None:
+                record = replace(record, row=len(landmarks))
+                landmarks.append(points)
+            records.append(record)
+    except VideoError as error:
+        records.append(replace(whole, left_out=str(error)))
+    if landmarks:
+        np.save(folder / LANDMARKS, np.stack(landmarks))
+    return records
+
+
+def _write_frame(
+    record: ManifestLine, frame: VideoFrame, video: Video, folder: Path, settings: FaceSettings, tools: Tools
+) -> tuple[ManifestLine, np.ndarray | None]:
+    """The face of one frame into ``folder``: its line, and its landmarks where it has a face."""
+    if frame.image is None:
+        return replace(record, left_out=frame.left_out), None
+    faces = tools.finder(frame.image)
+    record = replace(record, face=bool(faces), faces=len(faces))
+    if not faces:
+        return replace(record, left_out="no face found"), None
+    square = square_around(faces[0], settings.margin, frame.image.shape[:2])
+    image = cut_out(frame.image, square, settings.size)
+    points = landmarks_in(faces[0], square, settings.size)
+    found = face_mask(image, points, tools.refiner)
+    if not found.mask.any():
+        return replace(record, left_out="the face's mask is empty"), None
+    name = f"{frame.number:05}.png"
+    Image.fromarray(image).save(folder / name)
+    Image.fromarray(found.mask.astype(np.uint8) * 255).save(folder / mask_name(name))
+    return replace(
+        record,
+        crop=(square.left, square.top, square.side),
+        method=found.method,
+        agreement=round(found.agreement, 4),
+        mask_area=round(float(found.mask.mean()), 4),
+        file=f"{video.folder}/{name}",
+    ), points
+
+
+def _state(path: Path) -> list[int]:
+    """Size and time of a file: another state, another video."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+# --- a face ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Square:
+    left: int
+    top: int
+    side: int
+
+
+@dataclass(frozen=True)
+class FaceMask:
+    mask: np.ndarray
+    """bool S×S."""
+    method: str
+    agreement: float
+
+
+def square_around(landmarks: np.ndarray, margin: float, frame: tuple[int, int]) -> Square:
+    """The face's longer side and ``margin`` of it on each side, moved into the frame (height, width)."""
+    x1, y1, x2, y2 = bounding_box(landmarks)
+    side = round(max(x2 - x1, y2 - y1) * (1 + 2 * margin))
+
+    def start(middle: float, length: int) -> int:
+        begin = round(middle - side / 2)
+        return min(max(begin, 0), length - side) if side <= length else (length - side) // 2
+
+    return Square(start((x1 + x2) / 2, frame[1]), start((y1 + y2) / 2, frame[0]), side)
+
+
+def cut_out(image: np.ndarray, square: Square, size: int) -> np.ndarray:
+    """uint8 size×size×3. Where the square is larger than the frame, the frame's edge goes on."""
+    height, width = image.shape[:2]
+    before, after = max(0, -square.top), max(0, square.top + square.side - height)
+    left, right = max(0, -square.left), max(0, square.left + square.side - width)
+    top, start = max(0, square.top), max(0, square.left)
+    part = image[top : square.top + square.side, start : square.left + square.side]
+    part = np.pad(part, ((before, after), (left, right), (0, 0)), mode="edge")
+    return np.array(Image.fromarray(part).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def landmarks_in(landmarks: np.ndarray, square: Square, size: int) -> np.ndarray:
+    """float32 468×2 in pixels of the cut-out image."""
+    return ((landmarks - (square.left, square.top)) * (size / square.side)).astype(np.float32)
+
+
+def face_mask(image: np.ndarray, landmarks: np.ndarray, refiner: Refiner) -> FaceMask:
+    """The hull, refined; the hull itself where the refinement strayed from it."""
+    size = image.shape[0]
+    hull = hull_mask(landmarks, (size, size))
+    refined = refiner(image, Prompt(bounding_box(landmarks.clip(0, size)), _points(landmarks, size), hull))
+    union = int((hull | refined).sum())
+    agreement = int((hull & refined).sum()) / union if union else 0.0
+    if agreement < MIN_AGREEMENT:
+        return FaceMask(hull, "hull", agreement)
+    return FaceMask(refined, refiner.name, agreement)
+
+
+def _points(landmarks: np.ndarray, size: int) -> np.ndarray | None:
+    centres = part_centres(landmarks)[[PARTS.index(name) for name in _ON_THE_FACE]]
+    inside = ((centres >= 0) & (centres < size)).all(axis=1)
+    return centres[inside] if inside.any() else None
+
+
+# --- frames ---------------------------------------------------------------------------------------------------------
+
+
+class VideoError(Exception):
+    """A video of which no frame can be read; the message says why."""
+
+
+@dataclass(frozen=True)
+class VideoFrame:
+    number: int
+    """From 0, in the order of presentation."""
+    time: float | None
+    """Seconds from the start; None for a frame that could not be read."""
+    image: np.ndarray | None
+    """uint8 H×W×3, RGB."""
+    left_out: str | None = None
+    """Why there is no image."""
+
+
+def wanted_frames(total: int, count: int) -> list[int]:
+    """The middles of ``count`` equal stretches of ``total`` frames; all of them where there are not more.
+
+    >>> wanted_frames(100, 4), wanted_frames(3, 10)
+    ([12, 37, 62, 87], [0, 1, 2])
+    """
+    if total <= count:
+        return list(range(total))
+    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
+
+
+def sampled_frames(path: Path, count: int) -> Iterator[VideoFrame]:
+    """``count`` frames, one after another; those that a damaged video does not give any more come without an image.
+
+    The video is decoded from its start, not sought: a frame's number is then its number for every decoder.
+    """
+    av = _av()
+    try:
+        with av.open(str(path)) as container:
+            stream = _video_stream(container)
+            total = stream.frames or _count(av, path)
+            if not total:
+                raise VideoError("holds no frame; it may be truncated")
+            yield from _decoded(av, container, stream, total, wanted_frames(total, count))
+    except av.FFmpegError as error:
+        raise VideoError(f"not a video that can be read, or truncated ({_reason(error)})") from error
+
+
+def _decoded(av: Any, container: Any, stream: Any, total: int, wanted: list[int]) -> Iterator[VideoFrame]:
+    number, trouble, left = 0, "the file ends", set(wanted)
+    try:
+        for frame in container.decode(stream):
+            if number in left:
+                left.discard(number)
+                time = frame.time if frame.time is not None else number / float(stream.average_rate or 25)
+                yield VideoFrame(number, round(float(time), 4), frame.to_ndarray(format="rgb24"))
+            number += 1
+            if not left:
+                return
+    except av.FFmpegError as error:
+        trouble = _reason(error)
+    why = f"damaged or truncated video: frame {number} of {total} cannot be read ({trouble})"
+    for missed in sorted(left):
+        yield VideoFrame(missed, None, None, why)
+
+
+def _video_stream(container: Any) -> Any:
+    if not container.streams.video:
+        raise VideoError("has no video stream; it may be truncated")
+    return container.streams.video[0]
+
+
+def _count(av: Any, path: Path) -> int:
+    """Where the header does not say how many frames there are."""
+    with av.open(str(path)) as container:
+        return sum(1 for packet in container.demux(_video_stream(container)) if packet.size)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _av() -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise DaplError(f"reading videos needs PyAV ({error}); pip install 'dapl[faces]'.") from error
+    av.logging.set_level(av.logging.PANIC)  # a damaged video is told by us, once
+    return av
