@@ -1,41 +1,48 @@
-"""What docs/export.md shows is run as it stands, in order, by real processes, in a folder of its own."""
+"""What docs/export.md shows is run as it stands, in order, in a folder of its own."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from dapl.cli import main
 from dapl.export.export import CHECKED, images_of_test
-from dapl.export.layout import NAMES
+from dapl.export.folder import NAMES
 from dapl.runs.loading import load_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.slow
-def test_the_code_on_the_page(run_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_code_on_the_page(
+    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(run_of("dapl"), tmp_path / "runs" / "birds")
     loaded = load_run(run_of("dapl"))
     pixels = images_of_test(loaded.config, 1)[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "bird.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shown = []
     for language, text in BLOCKS:
-        command = text.split() if language == "bash" else [sys.executable, "-c", text]
-        path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{text}\n{done.stderr}"
-        shown.append(done.stdout)
+        if language == "bash":
+            assert text.startswith("dapl ")
+            assert main(text.split()[1:]) == 0
+        else:
+            exec(text, {})
+        shown.append(capsys.readouterr().out)
     assert [language for language, _ in BLOCKS] == ["bash", "python", "python", "python"]
-    assert "ONNX Runtime against PyTorch" in shown[0]
+    out = tmp_path / "runs" / "birds" / "export"
+    assert sorted(path.name for path in out.iterdir()) == sorted(NAMES)
+    assert all(name in shown[0] for name in NAMES)
+    assert "ONNX Runtime against PyTorch, largest difference: logits" in shown[0]
+    assert "exported to  runs/birds/export" in shown[0]
+    assert "`model.onnx`" in (out / "README.md").read_text()
     assert shown[1].strip() in loaded.classes
     assert (tmp_path / "why.html").stat().st_size > 5000
     assert 0 < float(shown[2]) <= 1

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,10 @@ from dapl.common.errors import DaplError
 from dapl.data.toybirds import ToyBirds
 from dapl.data.toybirds.species import PARTS
 from dapl.explain.patches import Patch
+from dapl.export.card import model_card
 from dapl.export.export import export_config, export_run, images_of_test
+from dapl.export.folder import LARGEST, decoded, take_images
 from dapl.export.hub import ExportedModel, load_exported
-from dapl.export.images import LARGEST, decoded, take_images
 from dapl.models.build import SYSTEMS
 from dapl.runs.loading import load_run
 from dapl.runs.records import PrototypeRecord
@@ -149,6 +151,13 @@ def test_the_card(system: str, run: Path, exported: Path) -> None:
     for line in card.text.splitlines():
         if line.startswith("!["):
             assert (exported / line.split("(")[1].rstrip(")")).is_file()
+
+
+def test_names_of_classes_are_no_html_on_the_card(own_export: Path) -> None:
+    found = load_exported(own_export)
+    classes = ["<script>alert(1)</script>", "`<b>two`\n# Title", "*three*"]
+    card = model_card(replace(found, config=found.config.model_copy(update={"classes": classes})))
+    assert "Classes: `<script>alert(1)</script>`, `'<b>two' # Title`, `*three*`." in card
 
 
 def test_the_card_of_a_run_that_was_not_measured(own_run: Path) -> None:

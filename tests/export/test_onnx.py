@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
+from dapl.data.build import build_splits
+from dapl.data.transforms import fit
 from dapl.export import onnx_file
 from dapl.export.export import images_of_test
 from dapl.export.onnx_file import InferenceGraph, compare, open_session, write_onnx
@@ -83,44 +87,52 @@ def test_it_runs_without_torch_and_dapl(onnx_model: Path, run: Path) -> None:
     torch.testing.assert_close(torch.tensor([float(v) for v in done.stdout.split()]), expected, rtol=0, atol=1e-4)
 
 
-@torch.no_grad()
-def on_its_prototypes(model: PrototypeModel, images: Tensor) -> None:
-    """Each prototype becomes a patch of one of the images, or lies very near it, as after projection."""
-    patches = model.embed(model.backbone(images)).flatten(3)
-    for j in range(len(model.prototypes)):
-        patch = patches[j % len(patches), j % model.prototypes.groups, :, j % patches.shape[3]]
-        model.prototypes.vectors[j] = patch + (1e-3 if j % 2 else 0.0)
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_it_is_exact_where_a_prototype_meets_its_patch(system: str, run: Path, tmp_path: Path) -> None:
+def test_it_is_exact_where_a_prototype_meets_its_patch(run: Path, onnx_model: Path) -> None:
     """There ‖z‖² − 2z·p + ‖p‖² in single precision is all rounding, and the similarity is steepest."""
     loaded = load_run(run)
-    model = loaded.model
-    if len(model.prototypes) == 0:
+    if len(loaded.model.prototypes) == 0:
         return
-    images = images_of_test(loaded.config, 3)
-    on_its_prototypes(model, images)
-    differences = write_onnx(tmp_path / "model.onnx", model, images, {})
-    assert max(differences.values()) <= 1e-4
-    given = answers(tmp_path / "model.onnx", images)
-    best = float(model.prototypes.similarity(torch.zeros(1)))
-    assert abs(given["scores"].max() - best) < 1e-3
+    train = build_splits(loaded.config.data).train
+    sources = sorted({train.names.index(str(record.image)) for record in loaded.records})
+    images = torch.stack([fit(train[row], 64, loaded.config.data.fit).image.as_subclass(Tensor) for row in sources])
+    assert max(compare(onnx_model, loaded.model, images).values()) <= 1e-4
+    best = float(loaded.model.prototypes.similarity(torch.zeros(1)))
+    assert np.abs(answers(onnx_model, images)["scores"].max(0) - best).max() < 1e-2
+
+
+@pytest.fixture(scope="module")
+def near(
+    run_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PrototypeModel, Path, Tensor]:
+    """(model whose prototypes are patches of the images or very near one, two of them pruned; its file; images)."""
+    loaded = load_run(run_of("dapl"))
+    model, images = loaded.model, images_of_test(loaded.config, 3)
+    with torch.no_grad():
+        patches = model.embed(model.backbone(images)).flatten(3)
+        for j in range(len(model.prototypes)):
+            patch = patches[j % len(patches), j % model.prototypes.groups, :, j % patches.shape[3]]
+            model.prototypes.vectors[j] = patch + (1e-3 if j % 2 else 0.0)
+    model.prototypes.kept[[0, 3]] = False
+    path = tmp_path_factory.mktemp("near") / "model.onnx"
+    assert max(write_onnx(path, model, images, {}).values()) <= 1e-4
+    return model, path, images
+
+
+def test_it_is_exact_very_near_a_patch(near: tuple[PrototypeModel, Path, Tensor]) -> None:
+    model, path, images = near
+    given = answers(path, images)
+    assert abs(given["scores"].max() - float(model.prototypes.similarity(torch.zeros(1)))) < 1e-3
     assert np.array_equal(given["maps"].max((2, 3)), given["scores"])
 
 
 @torch.no_grad()
-def test_pruned_prototypes_do_not_count(own_run: Path, tmp_path: Path) -> None:
-    loaded = load_run(own_run)
-    images = images_of_test(loaded.config, 2)
-    loaded.model.prototypes.kept[[0, 3]] = False
-    write_onnx(tmp_path / "model.onnx", loaded.model, images, {})
-    given = {name: torch.from_numpy(value) for name, value in answers(tmp_path / "model.onnx", images).items()}
-    assert given["scores"].shape[1] == len(loaded.model.prototypes)  # not renumbered
-    torch.testing.assert_close(given["logits"], loaded.model.classify(given["scores"]), rtol=0, atol=1e-4)
-    loaded.model.prototypes.kept[:] = True
-    assert (given["logits"] - loaded.model.classify(given["scores"])).abs().max() > 1e-2
+def test_pruned_prototypes_do_not_count(near: tuple[PrototypeModel, Path, Tensor]) -> None:
+    model, path, images = copy.deepcopy(near[0]), *near[1:]
+    given = {name: torch.from_numpy(value) for name, value in answers(path, images).items()}
+    assert given["scores"].shape[1] == len(model.prototypes)  # not renumbered
+    torch.testing.assert_close(given["logits"], model.classify(given["scores"]), rtol=0, atol=1e-4)
+    model.prototypes.kept[:] = True
+    assert (given["logits"] - model.classify(given["scores"])).abs().max() > 1e-2
 
 
 def test_the_model_is_left_as_it_is(own_run: Path) -> None:
@@ -133,49 +145,29 @@ def test_the_model_is_left_as_it_is(own_run: Path) -> None:
         assert torch.equal(tensor, before[name][1])
 
 
-class Shifted(InferenceGraph):
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        logits, scores, maps = super().forward(images)
-        return logits, scores + 2e-4, maps
-
-
-class OneSize(InferenceGraph):
-    """Right for batches of two only."""
+class Wrong(InferenceGraph):
+    """Logits are right for batches of two only, scores are a little off, maps are no numbers."""
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         logits, scores, maps = super().forward(images)
-        return logits * (2 / images.shape[0]), scores, maps
+        return logits * (2 / images.shape[0]), scores + 2e-4, maps * (maps - maps) / (maps - maps)
 
 
-class NotANumber(InferenceGraph):
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        logits, scores, maps = super().forward(images)
-        return logits, scores, maps * (maps - maps) / (maps - maps)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("wrong", "output"), [(Shifted, r"scores by 2\.\de-04"), (OneSize, "logits"), (NotANumber, "maps by inf")]
-)
-def test_a_file_that_differs_is_not_kept(
-    wrong: type, output: str, own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_differs_is_not_kept(own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_run(own_run)
-    monkeypatch.setattr(onnx_file, "InferenceGraph", wrong)
+    monkeypatch.setattr(onnx_file, "InferenceGraph", Wrong)
     folder = tmp_path / "out"
-    with pytest.raises(DaplError, match=output):
+    with pytest.raises(DaplError, match=r"logits by .*, scores by 2\.\de-04, maps by inf"):
         write_onnx(folder / "model.onnx", loaded.model, images_of_test(loaded.config, 3), {})
     assert list(folder.iterdir()) == []
 
 
-def test_another_model_is_told_apart(own_run: Path, tmp_path: Path) -> None:
-    loaded = load_run(own_run)
-    images = images_of_test(loaded.config, 2)
-    write_onnx(tmp_path / "model.onnx", loaded.model, images, {})
+def test_another_model_is_told_apart(run_of: Callable[[str], Path], export_of: Callable[[str, str], Path]) -> None:
+    loaded = load_run(run_of("dapl"))
     with torch.no_grad():
         loaded.model.prototypes.vectors[0] += 0.01
     with pytest.raises(DaplError, match="differ"):
-        compare(tmp_path / "model.onnx", loaded.model, images)
+        compare(export_of("dapl", "onnx") / "model.onnx", loaded.model, images_of_test(loaded.config, 2))
 
 
 def test_large_values_may_differ_by_more() -> None:

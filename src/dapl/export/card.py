@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dapl.export.layout import IMAGES, METRICS, ONNX, WALL
+from dapl.export.folder import IMAGES, METRICS, ONNX, WALL
 
 if TYPE_CHECKING:
     from dapl.export.hub import ExportedModel
@@ -69,7 +70,7 @@ def _about(exported: ExportedModel) -> str:
     count = len(exported.model.prototypes)
     kept = int(exported.model.prototypes.kept.sum())
     lines = [
-        f"# {_SYSTEMS.get(system, system).split(' (')[0]} on {config.data.name or 'images'}",
+        f"# {_SYSTEMS.get(system, system).split(' (')[0]} on {html.escape(config.data.name) or 'images'}",
         "",
         f"An image classifier of {len(config.classes)} classes: {_SYSTEMS.get(system, system)} on {backbone}.",
     ]
@@ -78,10 +79,15 @@ def _about(exported: ExportedModel) -> str:
             f" It compares parts of an image with {kept} prototypes, each of them a patch of a training image, and "
             "its logits are sums of similarity × weight: every decision can be taken apart into what looked like what."
         )
-    names = ", ".join(config.classes[:10]) + (
-        f", … ({len(config.classes) - 10} more)" if len(config.classes) > 10 else ""
-    )
+    names = ", ".join(map(_code, config.classes[:10]))
+    if len(config.classes) > 10:
+        names += f", … ({len(config.classes) - 10} more)"
     return "\n".join([*lines, "", f"Classes: {names}. `config.json` has them in the order of the logits."])
+
+
+def _code(name: str) -> str:
+    """A name as it is, whatever it holds: Markdown reads neither HTML nor emphasis between backticks."""
+    return f"`{' '.join(name.replace('`', chr(39)).split())}`"
 
 
 def _use(exported: ExportedModel, with_onnx: bool) -> str:
@@ -111,7 +117,7 @@ def _numbers(exported: ExportedModel) -> str:
     if not measured:
         return "## Numbers\n\nNothing was measured before the export."
     protocol = (exported.metrics or {}).get("protocol", {})
-    where = f"{protocol.get('data', 'data')}, {protocol.get('split', 'test')} split"
+    where = html.escape(f"{protocol.get('data', 'data')}, {protocol.get('split', 'test')} split")
     if isinstance(protocol.get("images"), int):
         where += f", {protocol['images']} images"
     rows = [
@@ -161,5 +167,5 @@ def _prototypes(exported: ExportedModel) -> str:
         return ""
     text = ["## Prototypes", "", f"`{IMAGES}/` holds the patch of each; `prototypes.json` says where it came from."]
     if exported.wall is not None:
-        text += ["", f"![Prototypes, one row a class]({WALL})"]
+        text += ["", f"![Prototypes, one row per class]({WALL})"]
     return "\n".join(text)

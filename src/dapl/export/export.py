@@ -1,4 +1,4 @@
-"""`export_run`: from a run to files that somebody else can use."""
+"""From a run to files that somebody else can use: `export_run`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from dapl.data.transforms import fit
 from dapl.evaluation.protocol import one_of
 from dapl.explain.patches import RunPatches
 from dapl.explain.sheet import prototype_sheet
+from dapl.export.folder import ONNX, ExportConfig, ExportData, check_replaceable, take_images
 from dapl.export.hub import ExportedModel
-from dapl.export.images import take_images
-from dapl.export.layout import ONNX, ExportConfig, ExportData, check_replaceable
 from dapl.export.onnx_file import check_packages, write_onnx
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import SingleProcess

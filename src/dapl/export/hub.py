@@ -1,6 +1,6 @@
-"""Upload an exported folder to the Hugging Face Hub.
+"""A model with all that it needs to predict and to explain itself, as a folder in Hugging Face Hub format.
 
-A model with all that it needs to predict and to explain itself, as a folder in Hugging Face Hub format.
+`ExportedModel` writes and reads the folder, `push_folder` uploads it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from dapl.common.files import replacing, replacing_folder, write_json, write_tex
 from dapl.explain.classifier import Classifier, about
 from dapl.explain.evidence import ModelRecords
 from dapl.export.card import model_card
-from dapl.export.images import MAX_BYTES, ExportedImage, ExportedPatches
-from dapl.export.layout import (
+from dapl.export.folder import (
     CARD,
     CONFIG,
     IMAGES,
+    MAX_BYTES,
     METRICS,
     RECORDS,
     WALL,
     WEIGHTS,
     ExportConfig,
+    ExportedImage,
+    ExportedPatches,
     ExportRecords,
     PatchRecord,
     check_replaceable,

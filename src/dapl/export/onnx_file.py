@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing
-from dapl.export.layout import first_line
+from dapl.export.folder import first_line
 from dapl.models.contract import PrototypeModel
 
 if TYPE_CHECKING:

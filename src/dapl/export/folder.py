@@ -1,4 +1,4 @@
-"""What an exported folder holds and what its small files say. No file of it can run code.
+"""An exported folder: its files, what the small ones say, and the patches of the prototypes as small JPEGs.
 
 config.json         which model, its classes, how images are brought to it
 model.safetensors   its weights
@@ -9,34 +9,47 @@ metrics.json        what `dapl evaluate` measured
 README.md           the model card
 model.onnx          the same model for ONNX Runtime
 
-A folder that appears whole or not at all.
+No file of it can run code when it is read.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
+from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
+from dapl.explain.patches import Patch, PatchSource
 from dapl.runs.records import PrototypeRecord
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD, METRICS = "config.json", "model.safetensors", "README.md", "metrics.json"
 RECORDS, IMAGES, WALL, ONNX = "prototypes.json", "prototypes", "prototypes.png", "model.onnx"
 NAMES = (CONFIG, WEIGHTS, CARD, METRICS, RECORDS, IMAGES, WALL, ONNX)
+LARGEST = 160
+"""Longer side of a prototype's image in pixels; a patch that is smaller stays as it is."""
+QUALITY = 88
+MAX_BYTES = 1 << 20
+"""An image of an export that is larger was not made by us."""
+Box = tuple[int, int, int, int]
 
 
 class ExportData(BaseModel):
-    """How an image is brought to the model, under the names that the data section of a run's config has."""
+    """How an image is brought to the model; the fields are called as in the data section of a config."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    name: str = Field("", description="Of the data set that the model was trained on.")
+    name: str = Field("", description="Name of the data set that the model was trained on.")
     image_size: int = Field(ge=2, le=4096)
     fit: Literal["stretch", "crop", "pad"]
 
@@ -48,7 +61,7 @@ class ExportConfig(BaseModel):
 
     format: Literal[1] = 1
     library_name: Literal["dapl"] = "dapl"
-    version: str = Field("", description="Of dapl, when it was exported.")
+    version: str = Field("", description="Version of dapl that exported it.")
     model: ModelConfig
     classes: list[str] = Field(min_length=1, description="In the order of the logits.")
     data: ExportData
@@ -62,7 +75,7 @@ class PatchRecord(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     index: int = Field(ge=0)
-    box: tuple[int, int, int, int] | None = Field(None, description="The prototype's region in its image, in pixels.")
+    box: Box | None = Field(None, description="The prototype's region in its image, in pixels.")
     part: str | None = Field(None, description="The annotated part that it shows.")
 
 
@@ -82,7 +95,7 @@ class ExportRecords(BaseModel):
 
 
 def image_name(prototype: int) -> str:
-    """Of the file in prototypes/. Made from the number, never read from a file: no export can name another path."""
+    """Name of the file in prototypes/, made from the number and never read from a file: no export can name a path."""
     return f"{prototype:05d}.jpg"
 
 
@@ -135,3 +148,78 @@ def check_replaceable(folder: Path) -> None:
     if not folder.is_dir() or foreign:
         what = f"holds {foreign[0]}, which no export does" if foreign else "is not a folder"
         raise DaplError(f"{folder}: {what}; name a new folder with --out.")
+
+
+@dataclass(frozen=True)
+class ExportedImage:
+    """What a prototype was projected on, with some of its surroundings."""
+
+    jpeg: bytes
+    box: Box | None
+    """Left, top, right, bottom of the prototype's region in it."""
+    part: str | None = None
+    """The annotated part that it shows."""
+
+
+class ExportedPatches:
+    """Patches from the images of an export: a `dapl.explain.patches.PatchSource`."""
+
+    def __init__(self, images: Mapping[int, ExportedImage]) -> None:
+        self.images = images
+        self.problem: str | None = None
+
+    def patch(self, record: PrototypeRecord) -> Patch | None:
+        image = self.images.get(record.index)
+        if image is None:
+            return None
+        try:
+            return Patch(decoded(image.jpeg, record.index), image.box)
+        except DaplError as error:
+            self.problem = self.problem or str(error)
+            return None
+
+    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
+        image = self.images.get(record.index)
+        return None if image is None else image.part
+
+
+def take_images(
+    records: list[PrototypeRecord], patches: PatchSource, grid: tuple[int, int]
+) -> dict[int, ExportedImage]:
+    """The image of every prototype whose source is at hand, by index; ``grid`` is H and W of the feature grid."""
+    found = {}
+    for record in records:
+        patch = patches.patch(record)
+        if patch is not None:
+            found[record.index] = _encoded(patch.close_up(), patches.part(record, grid))
+    return found
+
+
+def _encoded(patch: Patch, part: str | None) -> ExportedImage:
+    image = Image.fromarray(patch.image.permute(1, 2, 0).contiguous().numpy())
+    box, longer = patch.box, max(image.size)
+    if longer > LARGEST:
+        scale = LARGEST / longer
+        image = image.resize(
+            (max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.Resampling.LANCZOS
+        )
+        if box is not None:
+            left, top, right, bottom = (round(side * scale) for side in box)
+            box = (left, top, right, bottom)
+    stream = io.BytesIO()
+    image.save(stream, format="JPEG", quality=QUALITY, subsampling=0, optimize=True)
+    return ExportedImage(stream.getvalue(), box, part)
+
+
+def decoded(jpeg: bytes, prototype: int) -> Tensor:
+    """uint8 3×h×w. Nothing but a JPEG of a sane size is tried."""
+    try:
+        with Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as image:
+            if max(image.size) > 4 * LARGEST:
+                raise DaplError(f"the image of prototype {prototype} is too large; export the run anew.")
+            pixels = np.array(image.convert("RGB"))
+    except DaplError:
+        raise
+    except Exception as error:  # Pillow's decoders raise nearly anything on broken data
+        raise DaplError(f"the image of prototype {prototype} is no JPEG ({error}); export the run anew.") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
