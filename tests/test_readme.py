@@ -52,11 +52,10 @@ def test_the_commands_on_toy_birds(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_on_cub(folder: Path, cub_root: Path) -> None:
-    commands = [command for command in COMMANDS if "cub" in command]
-    assert len(commands) >= 2
-    for command in commands:
-        shown = run(folder, *command.split())
-        assert float(re.search(r"^accuracy +([\d.]+)%", shown, flags=re.MULTILINE).group(1)) >= 88
+    """The run of the page, to its accuracy: the only test that trains on real photographs to the end."""
+    (command,) = [command for command in COMMANDS if "cub" in command]
+    shown = run(folder, *command.split())
+    assert float(re.search(r"^accuracy +([\d.]+)%", shown, flags=re.MULTILINE).group(1)) >= 88
 
 
 @pytest.mark.slow
@@ -70,9 +69,3 @@ def test_make_targets_exist() -> None:
     asked = [line.split()[1] for line in SHELL if line.startswith("make ")]
     assert asked == ["demo", "test"]
     assert set(asked) <= set(targets)
-
-
-def test_links_and_images_exist() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", README)
-    assert targets
-    assert [target for target in targets if "://" not in target and not (ROOT / target).exists()] == []
