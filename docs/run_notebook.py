@@ -9,7 +9,7 @@ import nbformat
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).resolve().parent / "notebooks" / "tour.ipynb"
-LARGEST_OUTPUT = 100_000
+LARGEST_OUTPUT = 200_000
 """Characters; a page larger than that is left out of the file, its text stays."""
 
 
@@ -28,6 +28,7 @@ def tidy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     for cell in notebook.cells:
         cell.metadata = {}
         if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
                 for kind, shown in list(output.get("data", {}).items()):
                     if kind != "text/plain" and len(shown) > LARGEST_OUTPUT:
