@@ -27,10 +27,9 @@ from dapl.data.sample import Subset
 from dapl.evaluation import EvaluationProtocol
 from dapl.evaluation.evaluator import summarise
 from dapl.evaluation.files import write_files
-from dapl.evaluation.passes import Wanted, measure_split
-from dapl.evaluation.scenes import SplitScenes
-from dapl.evaluation.summary import Measured
-from dapl.metrics.registry import chosen
+from dapl.evaluation.ground_truth import SplitGroundTruth
+from dapl.evaluation.measures import Measurements
+from dapl.evaluation.passes import measure_split
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
@@ -52,7 +51,7 @@ def ratios(images: int | None = None) -> Iterator[Ratio]:
 def _passes(model: PrototypeModel, run_data: RunData, images: int | None) -> Ratio:
     splits, test = run_data.splits, run_data.splits.test
     count = min(images or len(test), len(test))
-    SplitScenes(run_data, "test", EvaluationProtocol(), with_parts=True)  # decodes what is not decoded yet
+    SplitGroundTruth(run_data, "test", EvaluationProtocol())  # decodes what is not decoded yet
     bare, measuring = [], []
     for number, indices in enumerate([torch.arange(min(BATCH, count)), *in_order(count, BATCH)]):
         run_data.splits = replace(splits, test=Subset(test, indices.tolist()))
@@ -74,12 +73,14 @@ def _bare(model: PrototypeModel, run_data: RunData) -> None:
         run_model(model, batch)
 
 
-def _measure(model: PrototypeModel, run_data: RunData) -> Measured:
+NAMES = frozenset({"accuracy", "coverage", "diversity", "background_bias", "region_background_share"})
+
+
+def _measure(model: PrototypeModel, run_data: RunData) -> Measurements:
     test, protocol = run_data.splits.test, EvaluationProtocol()
-    scenes = SplitScenes(run_data, "test", protocol, with_parts=True)
-    rows = measure_split(model, run_data, "test", scenes, Wanted(), Reporter(quiet=True))
-    labels = torch.tensor(list(test.labels))
-    return Measured(rows.answers, rows.looks, labels, test.classes, test.parts, protocol, chosen(None))
+    rows = measure_split(model, SplitGroundTruth(run_data, "test", protocol), NAMES, Reporter(quiet=True))
+    labels, kept = torch.tensor(list(test.labels)), model.prototypes.by_class()[1]
+    return Measurements(NAMES, protocol, test.classes, test.parts, labels, rows, rows, kept)
 
 
 def _summary(model: PrototypeModel, run_data: RunData) -> Ratio:

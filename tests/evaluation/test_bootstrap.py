@@ -7,19 +7,19 @@ import math
 import pytest
 import torch
 
-from dapl.evaluation.numbers import (
+from dapl import metrics
+from dapl.evaluation import EvaluationProtocol
+from dapl.evaluation.measures import Measurements, Rows, numbers
+from dapl.evaluation.statistics import (
     balanced_accuracy,
     calibration_error,
-    coverage_of_rows,
-    diversity_of_rows,
     mean,
-    pooled_coverage,
-    pooled_diversity,
     resample_weights,
     values,
     with_intervals,
 )
-from dapl.metrics import Coverage, Diversity, functional
+from dapl.metrics import functional
+from dapl.metrics.registry import NUMBERS, given_by
 
 
 def uniform(count: int, seed: int = 0) -> torch.Tensor:
@@ -32,19 +32,19 @@ def width(number) -> float:
 
 def test_interval_holds_the_mean_and_is_that_of_the_normal_law():
     sample = uniform(2000)
-    number = with_intervals([mean("m", sample)], 1000, seed=0)["m"]
+    number = with_intervals([mean(m=sample)], 1000, seed=0)["m"]
     assert number.value == pytest.approx(sample.double().mean().item())
     assert number.low < number.value < number.high
     assert width(number) == pytest.approx(2 * 1.96 * sample.std().item() / math.sqrt(2000), rel=0.1)
 
 
 def test_interval_shrinks_with_the_root_of_the_number_of_rows():
-    small, large = (with_intervals([mean("m", uniform(n))], 1000, seed=0)["m"] for n in (100, 1600))
+    small, large = (with_intervals([mean(m=uniform(n))], 1000, seed=0)["m"] for n in (100, 1600))
     assert width(small) / width(large) == pytest.approx(4, rel=0.2)
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
-    statistic = [mean("m", uniform(50))]
+    statistic = [mean(m=uniform(50))]
     first, again, other = (with_intervals(statistic, 200, seed) for seed in (3, 3, 4))
     assert first == again
     assert first != other
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
 
 def test_intervals_do_not_depend_on_how_the_resamples_are_chunked(monkeypatch: pytest.MonkeyPatch):
     whole = torch.cat(list(resample_weights(10, 30, seed=1)))
-    monkeypatch.setattr("dapl.evaluation.numbers._WEIGHTS_AT_ONCE", 70)
+    monkeypatch.setattr("dapl.evaluation.statistics._WEIGHTS_AT_ONCE", 70)
     parts = list(resample_weights(10, 30, seed=1))
     assert len(parts) == 5
     assert torch.equal(torch.cat(parts), whole)
@@ -61,13 +61,13 @@ def test_intervals_do_not_depend_on_how_the_resamples_are_chunked(monkeypatch: p
 
 def test_rows_without_a_value_are_left_out():
     sample = torch.tensor([0.2, torch.nan, 0.4])
-    number = with_intervals([mean("m", sample)], 200, seed=0)["m"]
+    number = with_intervals([mean(m=sample)], 200, seed=0)["m"]
     assert number.value == pytest.approx(0.3)
     assert 0.2 - 1e-6 <= number.low <= number.high <= 0.4 + 1e-6
 
 
 def test_nothing_to_measure_gives_nan_not_an_error():
-    number = with_intervals([mean("m", torch.full((4,), torch.nan))], 10, seed=0)["m"]
+    number = with_intervals([mean(m=torch.full((4,), torch.nan))], 10, seed=0)["m"]
     assert math.isnan(number.value)
 
 
@@ -99,38 +99,32 @@ def random_case(rows: int = 40, prototypes: int = 5, parts: int = 6, side: int =
     visible[3] = False
     kept = torch.rand(rows, prototypes, generator=generator) > 0.2
     kept[7] = False
-    assigned = functional.assign(functional.overlap(regions, masks), 0.32, visible, kept)
-    return regions, assigned, visible, kept
+    return regions, functional.overlap(regions, masks), visible, kept
 
 
-def counts_of(regions, assigned, visible, kept):
-    from dapl.metrics.functional.diversity import pair_overlap
-
-    on_part = assigned.sum(1).float()
-    iou_on_part, _ = pair_overlap(regions, assigned)
-    coverage = assigned.any(2).sum(1), kept.sum(1), assigned.any(1).sum(1), visible.sum(1)
-    return [count.float() for count in coverage], (on_part, iou_on_part, visible)
-
-
-def test_numbers_from_counts_are_those_of_the_public_functions():
-    regions, assigned, visible, kept = random_case()
-    coverage, diversity = counts_of(regions, assigned, visible, kept)
-    found = coverage_of_rows(*coverage) | diversity_of_rows(*diversity)
-    for name in ("coverage", "precision", "recall", "imbalance"):
-        expected = getattr(functional, name)(assigned, visible, kept)
-        torch.testing.assert_close(found[name], expected, equal_nan=True)
-    torch.testing.assert_close(
-        found["diversity"], functional.diversity(regions, assigned, visible, kept), equal_nan=True
+@pytest.mark.parametrize("scope", ["image", "dataset"])
+def test_function_class_and_evaluation_give_one_number(scope: str):
+    """Counts once, number once: the three ways to Coverage and Diversity run the same formula."""
+    regions, overlap, visible, kept = random_case()
+    assigned = functional.assign(overlap, 0.32, visible, kept)
+    rows = Rows(len(regions))
+    rows.add(
+        torch.arange(len(regions)),
+        {"overlap": overlap, "visible": visible, "kept": kept, "ious": functional.iou(regions)},
     )
-
-
-def test_pooled_numbers_are_those_of_the_classes_with_scope_dataset():
-    regions, assigned, visible, kept = random_case()
-    coverage, diversity = counts_of(regions, assigned, visible, kept)
-    ones = torch.ones(1, len(regions)).double()
-    found = values([*pooled_coverage(*coverage), *pooled_diversity(*diversity[:2], visible)], ones)
-    metrics = Coverage(scope="dataset"), Diversity(scope="dataset", num_parts=6)
-    metrics[0].update(assigned, visible, kept)
-    metrics[1].update(regions, assigned, visible, kept)
-    assert found["coverage"].item() == pytest.approx(metrics[0].compute().item(), abs=1e-6)
-    assert found["diversity"].item() == pytest.approx(metrics[1].compute().item(), abs=1e-6)
+    protocol = EvaluationProtocol(tau=0.32, scope=scope, resamples=2)
+    measured = Measurements(
+        frozenset({"coverage", "diversity"}), protocol, ["a"], ["p"] * 6, torch.zeros(40).long(), rows, rows, kept[:1]
+    )
+    found = numbers(measured)
+    options = {} if scope == "image" else {"num_parts": 6}
+    for name in ("coverage", "precision", "recall", "diversity", "redundancy", "imbalance"):
+        with_regions = given_by(name).name == "diversity"
+        arguments = (regions, assigned, visible, kept) if with_regions else (assigned, visible, kept)
+        metric = getattr(metrics, NUMBERS[name].class_name)(scope=scope, **(options if with_regions else {}))
+        metric.update(*arguments)
+        assert found[name].value == pytest.approx(metric.compute().item(), abs=1e-6), name
+        if scope == "image":
+            plain = (assigned, visible, kept) if name == "imbalance" else arguments
+            expected = getattr(functional, name)(*plain).double().nanmean().item()
+            assert found[name].value == pytest.approx(expected, abs=1e-6), name

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from dapl import metrics as M
 from dapl.batches.sources import grid_masks
 from dapl.common.seeds import generator
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
 from dapl.evaluation import evaluate, table
-from dapl.evaluation.numbers import ClassStatistic
+from dapl.evaluation.statistics import ClassStatistic
 from dapl.metrics import functional as C
 from dapl.metrics import functional as F
 from dapl.runs.loading import load_run
@@ -40,13 +41,13 @@ def by_hand(folder: Path) -> dict[str, float]:
     maps = model.maps(output.embedding, named)
     visible = C.visible_keypoints(keypoints, annotated, SIZE)
     found = C.corresponding_parts(maps, keypoints, visible, SIZE, HALF)
-    consistency = C.Consistency(len(model.prototypes), len(test.parts))
+    consistency = M.Consistency(len(model.prototypes), len(test.parts))
     consistency.update(found, visible, named)
     noisy = C.perturb(images, model.backbone.std.flatten(), [generator(0, "noise", n) for n in range(len(test))])
     again = C.corresponding_parts(model.activation_maps(noisy, named), keypoints, visible, SIZE, HALF)
-    stability = C.Stability(len(model.prototypes))
+    stability = M.Stability(len(model.prototypes))
     stability.update(found, again, named, visible)
-    oirr, overlap, size = C.OutsideInsideRelevanceRatio(), C.ObjectOverlap(), C.ExplanationSize()
+    oirr, overlap, size = M.OutsideInsideRelevanceRatio(), M.ObjectOverlap(), M.ExplanationSize()
     regions = F.activation_regions(maps, SIZE)
     oirr.update(maps, grid_masks(masks, maps.shape[-2:]))
     overlap.update(regions, masks.bool())
@@ -84,7 +85,7 @@ def purity_by_hand(folder: Path) -> float:
     visible = C.visible_keypoints(keypoints, annotated, SIZE)
     boxes = C.patches(output.locations, tuple(output.embedding.shape[-2:]), SIZE, PATCH)
     present = C.merge_parts(C.parts_in_patches(boxes, keypoints, visible), groups)
-    purity = C.Purity(len(model.prototypes), len(names))
+    purity = M.Purity(len(model.prototypes), len(names))
     relevant = (model.class_weights() > 1e-5).any(1)
     purity.update(output.scores, present, C.merge_parts(visible, groups), torch.arange(len(train)), relevant)
     return purity.compute().item()
@@ -123,4 +124,7 @@ def test_a_class_statistic_weighs_the_rows_of_its_class_only():
     columns = torch.cat((hits, torch.ones_like(hits)), dim=1)
     statistic = ClassStatistic("s", columns, labels, 3, lambda sums, label: sums[..., :1] / sums[..., 1:])
     weights = torch.tensor([[1.0, 1.0, 1.0], [3.0, 1.0, 0.0]]).double()
-    assert statistic.values(weights).tolist() == [0.75, 0.75]  # (1/2 + 1)/2; 3/4 alone, the other class was not drawn
+    assert statistic.values(weights)["s"].tolist() == [
+        0.75,
+        0.75,
+    ]  # (1/2 + 1)/2; 3/4 alone, the other class was not drawn

@@ -276,7 +276,7 @@ def test_direction_bounds_and_plots() -> None:
 
 
 BAD_INPUT = {
-    "scope": (lambda: Coverage("image"), "scope must be one of image, dataset, projection"),
+    "scope": (lambda: Coverage("class"), "scope must be one of image, dataset, projection"),
     "dataset without parts": (lambda: Diversity("dataset"), "num_parts"),
     "other parts": (
         lambda: Diversity("dataset", 3).update(torch.ones(2, 4, 4).bool(), torch.ones(2, 5).bool()),

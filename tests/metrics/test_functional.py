@@ -48,8 +48,7 @@ def reference(
         ]
         redundancy += sum(ious) / len(pairs[r]) / len(R)
     if not K:
-        names = ("precision", "recall", "coverage", "imbalance", "diversity")
-        return {"redundancy": float(redundancy), **dict.fromkeys(names, NAN)}
+        return dict.fromkeys(("precision", "recall", "coverage", "redundancy", "imbalance", "diversity"), NAN)
 
     hit = {j for k in K for j in on_part[k]}
     precision = Fraction(len(hit), len(P)) if P else Fraction(0)

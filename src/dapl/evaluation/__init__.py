@@ -10,13 +10,14 @@ from dapl.evaluation.protocol import EvaluationProtocol
 if TYPE_CHECKING:
     from dapl.evaluation.auditor import PrototypeMaps, audit
     from dapl.evaluation.evaluator import evaluate
-    from dapl.evaluation.result import Evaluation, Number, table
+    from dapl.evaluation.result import Evaluation, table
+    from dapl.evaluation.statistics import Number
 
 __all__ = ["Evaluation", "EvaluationProtocol", "Number", "PrototypeMaps", "audit", "evaluate", "table"]
 
 _HOMES = {
     "Evaluation": "result",
-    "Number": "result",
+    "Number": "statistics",
     "PrototypeMaps": "auditor",
     "audit": "auditor",
     "evaluate": "evaluator",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -12,30 +12,21 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dapl.batches.cache import Annotated, Annotations
-from dapl.batches.sources import grid_masks
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.data.sample import Dataset
 from dapl.data.transforms import Fit
-from dapl.evaluation.evaluator import summarise, wanted_parts, what_is_missing, what_to_look_for
+from dapl.evaluation.evaluator import needs_parts, summarise
 from dapl.evaluation.files import write_files
-from dapl.evaluation.passes import Wanted, look, tried_thresholds
+from dapl.evaluation.ground_truth import GroundTruth, part_facts, part_mode
+from dapl.evaluation.measures import Measurements, Rows
+from dapl.evaluation.passes import keep
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.result import Evaluation
-from dapl.evaluation.rows import Answers, CompanionRows, Looks
-from dapl.evaluation.scenes import Scene, part_mode, part_radius, parts_of
-from dapl.evaluation.summary import Measured
-from dapl.metrics.functional import activation_regions
-from dapl.metrics.registry import chosen, needing
+from dapl.evaluation.views import BatchView
+from dapl.metrics.registry import chosen, data_gives, missing_needs
 from dapl.models.prototypes import class_table
 from dapl.runs.run import versions
-
-NO_LOGITS = "the model has no `logits` method to predict with"
-NEGATIVE = "the maps hold negative values, of which no share can be taken; let `maps` give similarities from 0 up"
-
-
-NOT_IN_AN_AUDIT = "an audit has only maps; it needs the model's scores, vectors or training images"
-_NOT_IN_AN_AUDIT = frozenset({"stability", "purity", "faithfulness", "sparsity"})
 
 
 class PrototypeMaps(typing.Protocol):
@@ -75,26 +66,27 @@ def audit(
     Classes of the data set and of the model must be the same, in the same order. With ``out``, metrics.json, tables and
     plots go there. ``name`` is what they call the data.
     """
-    protocol, names = protocol or EvaluationProtocol(), chosen(metrics) - {"prototypes"}
+    protocol = protocol or EvaluationProtocol()
     _check(model, dataset, protocol)
-    missing = what_is_missing(names, dataset.parts, dataset.has_masks)
-    logits: Callable[[Tensor], Tensor] | None = getattr(model, "logits", None)
-    out_of_reach = dict.fromkeys(_NOT_IN_AN_AUDIT & names, NOT_IN_AN_AUDIT)
-    if logits is None:
-        out_of_reach |= dict.fromkeys(needing(names, "logits"), NO_LOGITS)
-    names -= out_of_reach.keys()
-    missing |= {} if metrics is None else out_of_reach
-    possible = names - missing.keys()
-    wanted = what_to_look_for(names, possible)
-    images = _ImageSource(dataset, size, fit, protocol, wanted, batch, workers, torch.device(device))
-    with Reporter(quiet).track("auditing", len(dataset)) as advance:
-        measured = _measure(model, logits, images, wanted, possible, advance)
-    negative = _negative(measured)
-    missing |= dict.fromkeys(negative, NEGATIVE)
-    measured = replace(measured, names=possible - negative)
-    facts = {
-        "part_mode": images.mode,
-        "radius": None if images.mode is None else part_radius(protocol, images.mode),
+    names, possible, missing = _reachable(model, dataset, metrics)
+    images = _Images(dataset, size, fit, protocol, needs_parts(possible), batch, workers, torch.device(device))
+    _, kept = class_table(model.membership.bool().to(images.device), _kept(model).to(images.device))
+    rows = Rows(len(dataset))
+    with Reporter(quiet).track("auditing", len(dataset)) as advance, torch.no_grad():
+        for indices, labels, pixels, truth in images:
+            keep(rows, _AuditView(model, pixels, indices, labels, kept[labels], truth, protocol, size), names)
+            advance(len(indices))
+    measured = Measurements(
+        names=possible,
+        protocol=protocol,
+        classes=dataset.classes,
+        parts=dataset.parts if possible & {"coverage", "diversity"} else (),
+        labels=images.labels,
+        images=rows,
+        scoped=rows,
+        kept=kept.cpu(),
+    )
+    facts = part_facts(protocol, images.mode) | {
         "image_size": size,
         "fit": fit,
         "data": name,
@@ -104,14 +96,62 @@ def audit(
         "metrics": sorted(names),
         "versions": versions(),
     }
-    result = summarise(measured, facts, missing, _counts(model))
+    counts = {"prototypes": len(model.membership), "prototypes_kept": int(_kept(model).sum())}
+    result = summarise(measured, facts, missing, counts)
     if out is not None:
         write_files(Path(out) / "metrics.json", Path(out) / "metrics", result, measured)
     return result
 
 
-class _ImageSource:
-    """The data set in batches of (indices, labels, images, scene without its grid)."""
+def _reachable(
+    model: PrototypeMaps, dataset: Dataset, metrics: Sequence[str] | str | None
+) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
+    """The metrics that the model allows, those of them that the data allows, and why others are missing.
+
+    What was not asked for by name and is out of a foreign model's reach is left out without a word.
+    """
+    names = chosen(metrics) - {"prototypes"}
+    gives = {"maps", "logits"} if hasattr(model, "logits") else {"maps"}
+    beyond = missing_needs(names, gives | {"parts", "points", "masks"})
+    names -= beyond.keys()
+    missing = missing_needs(names, gives | data_gives(dataset.parts, dataset.has_masks))
+    return names, names - missing.keys(), missing if metrics is None else missing | beyond
+
+
+def _kept(model: PrototypeMaps) -> Tensor:
+    """bool P."""
+    kept = getattr(model, "kept", None)
+    return torch.ones(len(model.membership), dtype=torch.bool) if kept is None else kept
+
+
+class _AuditView(BatchView):
+    """A batch as a foreign model sees it."""
+
+    def __init__(
+        self,
+        model: PrototypeMaps,
+        images: Tensor,
+        indices: Tensor,
+        labels: Tensor,
+        kept: Tensor,
+        truth: GroundTruth,
+        protocol: EvaluationProtocol,
+        size: int,
+    ) -> None:
+        super().__init__(indices, labels, kept, truth, protocol, size)
+        self.model, self.images = model, images
+
+    @cached_property
+    def logits(self) -> Tensor:
+        return self.model.logits(self.images)  # type: ignore[attr-defined]
+
+    @cached_property
+    def maps(self) -> Tensor:
+        return _checked(self.model.maps(self.images, self.labels), *self.kept.shape)
+
+
+class _Images:
+    """The data set in batches of (indices, labels, images, ground truth)."""
 
     def __init__(
         self,
@@ -119,82 +159,30 @@ class _ImageSource:
         size: int,
         how: Fit,
         protocol: EvaluationProtocol,
-        wanted: Wanted,
+        with_parts: bool,
         batch: int,
         workers: int,
         device: torch.device,
     ) -> None:
-        self.dataset, self.size, self.protocol, self.device = dataset, size, protocol, device
+        self.size, self.protocol, self.device = size, protocol, device
         self.labels = torch.tensor(list(dataset.labels))
         samples = Annotated(dataset, size, how)
         self.loader = DataLoader(samples, batch, num_workers=workers, generator=torch.Generator())
-        self.mode: str | None = None
-        if wanted.points and dataset.parts:
-            self.mode = part_mode(protocol, samples.reader.exact, dataset.has_masks)
+        self.mode = part_mode(protocol, samples.reader.exact, dataset.has_masks) if with_parts else None
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Scene]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor, GroundTruth]]:
         start = 0
         for images, masks, keypoints, visible, boxes, packed in self.loader:
             rows = torch.arange(start, start + len(images))
             start += len(images)
-            objects = masks.to(self.device) if masks.numel() else None
-            scene = Scene(None, None, objects, None)
-            if self.mode is not None:
-                exact = packed.numpy() if packed.numel() else None
-                points = Annotations(keypoints, visible, boxes, exact, self.size)
-                parts, counts = parts_of(points, objects, self.mode, self.protocol, self.device)
-                scene = replace(scene, parts=parts, visible=counts, points=points)
-            yield rows, self.labels[rows].to(self.device), images.to(self.device), scene
+            points = Annotations(keypoints, visible, boxes, packed.numpy() if packed.numel() else None, self.size)
+            objects = masks if masks.numel() else None
+            truth = GroundTruth(self.protocol, self.mode, self.device, partial(_same, points), partial(_same, objects))
+            yield rows, self.labels[rows].to(self.device), images.to(self.device), truth
 
 
-@torch.no_grad()
-def _measure(
-    model: PrototypeMaps,
-    logits: Callable[[Tensor], Tensor] | None,
-    source: _ImageSource,
-    wanted: Wanted,
-    possible: frozenset[str],
-    advance: Callable[[int], None],
-) -> Measured:
-    membership, protocol, dataset = model.membership.bool().to(source.device), source.protocol, source.dataset
-    kept = getattr(model, "kept", None)
-    kept = torch.ones(len(membership), dtype=torch.bool) if kept is None else kept
-    table, counts = class_table(membership, kept.to(source.device))
-    thresholds, count, parts = tried_thresholds(protocol.tau), len(dataset), len(dataset.parts)
-    answers = Answers.empty(count)
-    looks = Looks.empty(count, table.shape[1], parts, len(thresholds))
-    companions = CompanionRows.empty(count, table.shape[1], parts)
-    for rows, labels, images, scene in source:
-        if logits is not None and wanted.answers:
-            answers.add(rows, logits(images), labels)
-        if wanted.maps:
-            maps = _checked(model.maps(images, labels), len(rows), table.shape[1])
-            if scene.masks is not None and wanted.masks:
-                scene = replace(scene, grid=grid_masks(scene.masks, maps.shape[-2:]))
-            regions = activation_regions(maps, source.size, protocol.percentile) if wanted.regions else None
-            looks.add(rows, look(maps, regions, counts[labels], scene, wanted), protocol.tau, thresholds)
-            companions.add(rows, maps, regions, counts[labels], scene, wanted.companions)
-        advance(len(rows))
-    named_parts = dataset.parts if wanted_parts(possible) else ()
-    return Measured(
-        answers,
-        looks if wanted.maps else None,
-        source.labels,
-        dataset.classes,
-        named_parts,
-        protocol,
-        possible,
-        companions,
-        counts.cpu(),
-    )
-
-
-def _negative(measured: Measured) -> frozenset[str]:
-    """The metrics that found no map to take a share of."""
-    if measured.looks is None or measured.companions is None:
-        return frozenset()
-    found = {"background_bias": ~measured.looks.bias.isnan(), "oirr": measured.companions.oirr[:, 1:] > 0}
-    return frozenset(name for name, values in found.items() if name in measured.names and not values.any())
+def _same(value: typing.Any) -> typing.Any:
+    return value
 
 
 def _checked(maps: Tensor, images: int, prototypes: int) -> Tensor:
@@ -214,9 +202,3 @@ def _check(model: PrototypeMaps, dataset: Dataset, protocol: EvaluationProtocol)
         )
     if protocol.scope == "projection":
         raise DaplError("scope: an audit does not know where prototypes came from; use image or dataset.")
-
-
-def _counts(model: PrototypeMaps) -> dict[str, int]:
-    number = len(model.membership)
-    kept = getattr(model, "kept", None)
-    return {"prototypes": number, "prototypes_kept": number if kept is None else int(kept.sum())}

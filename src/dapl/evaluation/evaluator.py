@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,19 @@ from dapl.config import Config
 from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation.files import write_files
-from dapl.evaluation.passes import Wanted, measure_sources, measure_split, purity_of_prototypes
+from dapl.evaluation.ground_truth import SplitGroundTruth, part_facts
+from dapl.evaluation.measures import Measurements, coverage_curves, numbers
+from dapl.evaluation.passes import measure_sources, measure_split, purity_of_prototypes, read_off
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
 from dapl.evaluation.result import Evaluation
-from dapl.evaluation.scenes import SplitScenes, part_radius
-from dapl.evaluation.summary import Measured, coverage_curves, numbers
-from dapl.metrics.functional import class_sizes, sparsity
-from dapl.metrics.registry import COMPANIONS, NAMES, chosen, needing
-from dapl.models.contract import PrototypeModel
+from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_needs
 from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run, versions
 
-NO_PARTS = "the data has no part annotations (neither part masks nor keypoints) to say what a part is"
-NO_MASKS = "the data has no foreground masks to tell the object from its background"
-NO_PROTOTYPES = "the model has no prototypes"
 NOTHING_FOUND = "no image gave a finite value: no visible part, no prototype that is kept, or no activation"
+NEGATIVE = "the maps hold negative values, of which no share can be taken; let `maps` give similarities from 0 up"
 
 
 def evaluate(
@@ -52,14 +48,17 @@ def evaluate(
     ``metrics`` names some of `dapl.metrics.registry.NAMES`; None takes all that need no pass of their own.
     ``config`` replaces the run's own where only data, caches or runtime differ. ``splits``: the data of a run that was
     trained on data handed over in Python.
+
+    >>> evaluate("runs/cub", metrics="coverage,diversity")["coverage"]  # doctest: +SKIP
+    0.589
     """
     one_of("split", split, SPLITS)
     names, folder = chosen(metrics), Path(folder)
     config = config or Run.open(folder).config()
-    given = hand_over(config.data, splits)
+    in_memory = hand_over(config.data, splits)
     options = (protocol or EvaluationProtocol()).to_json()
     # To and from processes go plain values only: Fabric refuses frozen dataclasses.
-    found = launch(config, _evaluate_process, folder, options, split, names, quiet, given, files)
+    found = launch(config, _evaluate_process, folder, options, split, names, quiet, in_memory, files)
     return Evaluation.from_plain(found)
 
 
@@ -71,24 +70,25 @@ def _evaluate_process(
     split: Split,
     names: frozenset[str],
     quiet: bool,
-    given: InMemorySplits | None,
+    in_memory: InMemorySplits | None,
     files: bool,
 ) -> dict[str, Any]:
     protocol = EvaluationProtocol(**options)
     loaded = load_run(folder, config=config)
     reporter = Reporter(quiet or processes.global_rank > 0)
-    run_data = RunData(config, processes, reporter, None if given is None else given.splits())
-    _check_classes(loaded, run_data, split)
+    run_data = RunData(config, processes, reporter, None if in_memory is None else in_memory.splits())
+    dataset = run_data.dataset(split)
+    _check_classes(loaded, list(dataset.classes), split)
     loaded.model.to(processes.device)
     run_data.shared_backbone = digest(loaded.model.backbone)
-    missing = what_is_missing(names, run_data.dataset(split).parts, run_data.dataset(split).has_masks)
-    if not len(loaded.model.prototypes):
-        missing |= dict.fromkeys(names.difference(needing(names, "logits")), NO_PROTOTYPES)
-        names = names - missing.keys()
-    measured, mode = _measure(loaded, run_data, split, protocol, names, names - missing.keys(), reporter)
-    facts = {
-        "part_mode": mode,
-        "radius": None if mode is None else part_radius(protocol, mode),
+    has = {"logits", "model"} | data_gives(dataset.parts, dataset.has_masks)
+    if len(loaded.model.prototypes):
+        has.add("maps")
+    missing = missing_needs(names, has)
+    # What a metric keeps may be had where the metric itself cannot: heads overlap, whatever the parts are.
+    kept = names if "maps" in has else names - missing.keys()
+    measured, mode = _measure(loaded, run_data, split, protocol, kept, names - missing.keys(), reporter)
+    facts = part_facts(protocol, mode) | {
         "image_size": config.data.image_size,
         "fit": config.data.fit,
         "data": config.data.name,
@@ -98,7 +98,8 @@ def _evaluate_process(
         "metrics": sorted(names),
         "versions": versions(),
     }
-    result = summarise(measured, facts, missing, prototype_counts(loaded) if "prototypes" in names else {})
+    counts = prototype_counts(loaded) if "prototypes" in measured.names else {}
+    result = summarise(measured, facts, missing, counts)
     if files and processes.global_rank == 0:
         write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured)
     return asdict(result)
@@ -112,85 +113,60 @@ def _measure(
     names: frozenset[str],
     possible: frozenset[str],
     reporter: Reporter,
-) -> tuple[Measured, str | None]:
+) -> tuple[Measurements, str | None]:
     """``possible``: those of the named metrics that the data allows. Returns the rows and the mode of the parts."""
-    model, wanted, looks, mode = loaded.model, what_to_look_for(names, possible), None, None
+    model, mode, sources = loaded.model, None, None
+    scoped = {name for name in names if metric(name).scoped}
     if protocol.scope == "projection":
-        sources = SplitScenes(run_data, "train", protocol, wanted.parts)
-        if wanted.maps:
-            looks, mode = measure_sources(model, loaded.records, run_data, sources, wanted, reporter), sources.mode
-        wanted = replace(wanted, parts=False, ious=False, bias=False, region_share=False)
-    scenes = SplitScenes(run_data, split, protocol, wanted.points)
-    rows = None
-    if wanted.answers or wanted.maps or wanted.companions:
-        rows = measure_split(model, run_data, split, scenes, wanted, reporter)
-        if protocol.scope != "projection" and wanted.maps:
-            looks, mode = rows.looks, scenes.mode
-    purity = None
+        truth = SplitGroundTruth(run_data, "train", protocol, needs_parts(scoped & possible))
+        if scoped:
+            sources, mode = measure_sources(model, loaded.records, truth, scoped, reporter), truth.mode
+        names -= scoped
+    truth = SplitGroundTruth(run_data, split, protocol, needs_parts(names & possible))
+    images = measure_split(model, truth, names, reporter)
+    once = read_off(model) if "sparsity" in possible else {}
     if "purity" in possible:
-        purity = purity_of_prototypes(model, run_data, SplitScenes(run_data, "train", protocol, True), reporter)
+        training = SplitGroundTruth(run_data, "train", protocol)
+        once["purity"] = purity_of_prototypes(model, training, reporter)
     dataset = run_data.dataset(split)
-    measured = Measured(
-        answers=None if rows is None else rows.answers,
-        looks=looks,
-        labels=torch.tensor(list(dataset.labels)),
-        classes=loaded.classes,
-        parts=dataset.parts if wanted_parts(possible) else (),
-        protocol=protocol,
+    measured = Measurements(
         names=possible,
-        companions=None if rows is None else rows.companions,
+        protocol=protocol,
+        classes=loaded.classes,
+        parts=dataset.parts if possible & {"coverage", "diversity"} else (),
+        labels=torch.tensor(list(dataset.labels)),
+        images=images,
+        scoped=images if sources is None else sources,
         kept=model.prototypes.by_class()[1].cpu(),
-        purity=purity,
-        fixed=_read_off(model) if "sparsity" in possible else {},
+        once=once,
     )
-    return measured, mode
+    return measured, truth.mode if sources is None else mode
 
 
-def _read_off(model: PrototypeModel) -> dict[str, float]:
-    """Numbers of the model that no image decides."""
-    prototypes = model.prototypes
-    return {
-        "sparsity": sparsity(prototypes.vectors, model.classes, prototypes.kept, prototypes.group_of).item(),
-        "class_size": class_sizes(model.class_weights()).double().mean().item(),
-    }
-
-
-def what_is_missing(names: frozenset[str], parts: Sequence[str], has_masks: bool) -> dict[str, str]:
-    """Metrics that the data does not allow, each with the reason."""
-    missing = {} if parts else dict.fromkeys(needing(names, "parts"), NO_PARTS)
-    return missing if has_masks else missing | dict.fromkeys(needing(names, "masks"), NO_MASKS)
-
-
-def wanted_parts(possible: frozenset[str]) -> bool:
-    return bool(possible & {"coverage", "diversity"})
-
-
-def what_to_look_for(names: frozenset[str], possible: frozenset[str]) -> Wanted:
-    """The heads' overlap (``ious``) needs no annotation, so it is looked for wherever Diversity was asked for."""
-    return Wanted(
-        answers=bool(needing(possible, "logits")),
-        parts=wanted_parts(possible),
-        ious="diversity" in names,
-        bias="background_bias" in possible,
-        region_share="region_background_share" in possible,
-        companions=possible & COMPANIONS,
-    )
+def needs_parts(names: frozenset[str] | set[str]) -> bool:
+    return any({"parts", "points"} & set(metric(name).needs) for name in names)
 
 
 def summarise(
-    measured: Measured, facts: dict[str, Any], missing: dict[str, str], prototypes: dict[str, Any]
+    measured: Measurements, facts: dict[str, Any], missing: dict[str, str], prototypes: dict[str, Any]
 ) -> Evaluation:
-    looks, found = measured.looks, numbers(measured)
-    empty = {name for name in measured.names if name in found and math.isnan(found[name].value)}
-    missing = missing | dict.fromkeys(empty, NOTHING_FOUND)
-    with_parts = bool(measured.parts) and looks is not None
+    """Numbers, curves and reasons from what the passes left behind."""
+    found = numbers(measured)
+    empty = [name for name in measured.names if name in found and math.isnan(found[name].value)]
+    for name in empty:
+        rows = measured.scoped if metric(name).scoped else measured.images
+        negative = name in ("background_bias", "oirr") and bool(rows["negative"].any())
+        missing = missing | {name: NEGATIVE if negative else NOTHING_FOUND}
+        if negative:
+            del found[name]
+    with_parts = bool(measured.parts) and "overlap" in measured.scoped
     return Evaluation(
         protocol=measured.protocol.to_json() | facts,
         numbers=found,
         prototypes=prototypes,
         missing={name: missing[name] for name in NAMES if name in missing},
         curves=coverage_curves(measured) if with_parts and "coverage" in measured.names else {},
-        skipped=int((~looks.visible.any(1)).sum()) if with_parts and looks is not None else 0,
+        skipped=int((~measured.scoped["visible"].any(1)).sum()) if with_parts else 0,
     )
 
 
@@ -206,8 +182,7 @@ def prototype_counts(loaded: LoadedRun) -> dict[str, Any]:
     }
 
 
-def _check_classes(loaded: LoadedRun, run_data: RunData, split: Split) -> None:
-    found = list(run_data.dataset(split).classes)
+def _check_classes(loaded: LoadedRun, found: list[str], split: str) -> None:
     if found != loaded.classes:
         raise DaplError(
             f"data: the {split} split has {len(found)} classes that are not the {len(loaded.classes)} of the run, "

@@ -1,6 +1,6 @@
 """The files of an evaluation: metrics.json, tables by class and by part as CSV, and the plots.
 
-The images of an evaluation: which head looks at which part, Coverage against τ, overlap of heads, background.
+The plots show which head looks at which part, Coverage against τ, the overlap of heads, and the share on background.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from dapl.common.files import replacing, write_json, write_text
+from dapl.evaluation.measures import Measurements, per_class, per_part
 from dapl.evaluation.result import Evaluation
-from dapl.evaluation.rows import Looks
-from dapl.evaluation.summary import Measured, per_class, per_part
 
 _WHOLE = ("images", "rows", "rows_with_parts", "best_head")
 """Columns that count things."""
 
 
-def write_files(numbers: Path, folder: Path, result: Evaluation, measured: Measured) -> None:
+def write_files(numbers: Path, folder: Path, result: Evaluation, measured: Measurements) -> None:
     """``numbers`` as JSON, tables and plots in ``folder``; what an earlier evaluation left there is removed."""
     drawn = draw_all(folder, result, measured)
     tables = {"per_class.csv": csv_text("class", measured.classes, per_class(measured))}
-    if measured.parts and measured.looks is not None:
+    if measured.parts:
         tables["per_part.csv"] = csv_text("part", measured.parts, per_part(measured))
     for name, text in tables.items():
         write_text(folder / name, text)
@@ -40,7 +40,7 @@ def write_files(numbers: Path, folder: Path, result: Evaluation, measured: Measu
 
 
 def csv_text(key: str, names: Sequence[str], columns: dict[str, list[float]]) -> str:
-    """One line a name; a value that there is not is left empty."""
+    """One line per name; a value that there is not is left empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([key, *columns])
@@ -62,29 +62,30 @@ _CELLS_WITH_TEXT = 400
 """More cells than this would be numbers too small to read."""
 
 
-def draw_all(folder: Path, result: Evaluation, measured: Measured) -> list[str]:
+def draw_all(folder: Path, result: Evaluation, measured: Measurements) -> list[str]:
     """Draw what there is data for; returns the names of the files."""
-    looks = measured.looks
-    if looks is None:
-        return []
     figures: dict[str, Figure] = {}
+    rows = measured.scoped
     if measured.parts:
-        figures["parts_heads.png"] = parts_heads(looks, list(measured.parts), result)
+        figures["parts_heads.png"] = parts_heads(measured, result)
     if result.curves:
         figures["coverage_tau.png"] = coverage_tau(result)
-    if looks.head_pairs.clone().fill_diagonal_(0).any():
-        figures["redundancy.png"] = head_redundancy(looks, result)
-    if not (looks.bias.isnan().all() and looks.region_share.isnan().all()):
-        figures["background_bias.png"] = background(looks, result)
+    if "ious" in rows and not (overlap := measured.heads_overlap()).isnan().all():
+        figures["redundancy.png"] = head_redundancy(overlap.numpy(), result)
+    shares = {"map (B)": "bias", "region": "region_share"}
+    found = {name: rows[column] for name, column in shares.items() if column in rows}
+    found = {name: values for name, values in found.items() if not values.isnan().all()}
+    if found:
+        figures["background_bias.png"] = background(found, result)
     for name, figure in figures.items():
         with replacing(folder / name) as temporary:
             figure.savefig(temporary, format="png", dpi=150)
     return list(figures)
 
 
-def parts_heads(looks: Looks, parts: list[str], result: Evaluation) -> Figure:
+def parts_heads(measured: Measurements, result: Evaluation) -> Figure:
     """K×M: how often the prototype of head m is on part k, where that is visible."""
-    shares = (looks.head_on_part / looks.head_seen).numpy()
+    shares, parts = measured.heads_on_parts().numpy(), measured.parts
     heads = shares.shape[1]
     figure, axes = _figure(3.2 + 0.52 * heads, 1.9 + 0.34 * len(parts))
     _heat_map(figure, axes, shares, f"share of the {_rows(result)} that show the part")
@@ -115,10 +116,8 @@ def coverage_tau(result: Evaluation) -> Figure:
     return figure
 
 
-def head_redundancy(looks: Looks, result: Evaluation) -> Figure:
+def head_redundancy(ious: np.ndarray, result: Evaluation) -> Figure:
     """M×M: the mean IoU of the regions of two heads; a head with itself is left blank."""
-    ious = (looks.head_iou / looks.head_pairs).numpy()
-    np.fill_diagonal(ious, np.nan)
     heads = len(ious)
     figure, axes = _figure(2.4 + 0.52 * heads, 1.5 + 0.52 * heads)
     _heat_map(figure, axes, ious, f"mean IoU of the regions over {_rows(result)}", square=True)
@@ -128,13 +127,13 @@ def head_redundancy(looks: Looks, result: Evaluation) -> Figure:
     return figure
 
 
-def background(looks: Looks, result: Evaluation) -> Figure:
+def background(shares: dict[str, Tensor], result: Evaluation) -> Figure:
+    """Shares of background (n×M each) as histograms."""
     figure, axes = _figure(6.4, 4.2)
     edges = np.linspace(0, 1, 41).tolist()
-    for name, shares, colour in (("map (B)", looks.bias, _BLUE), ("region", looks.region_share, _ORANGE)):
-        flat = shares[~shares.isnan()].numpy()
-        if not len(flat):
-            continue
+    for name, values in shares.items():
+        colour = _BLUE if name == "map (B)" else _ORANGE
+        flat = values[~values.isnan()].numpy()
         weights = np.full(len(flat), 100 / len(flat))
         axes.hist(flat, edges, weights=weights, color=colour, alpha=0.28)
         axes.hist(

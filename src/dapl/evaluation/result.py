@@ -6,39 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapl.evaluation.numbers import Number
-from dapl.metrics.registry import METRICS
-
-__all__ = ["Evaluation", "Number", "table"]
-
-LINES = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "ece": "calibration error (ECE)",
-    "cross_entropy": "cross-entropy",
-    "coverage": "Coverage",
-    "precision": "  precision",
-    "recall": "  recall",
-    "diversity": "Diversity",
-    "redundancy": "  redundancy",
-    "imbalance": "  imbalance",
-    "background_bias": "background bias",
-    "region_background_share": "region background share",
-    "object_overlap": "object overlap",
-    "oirr": "outside/inside ratio (OIRR)",
-    "consistency": "consistency",
-    "stability": "stability",
-    "purity": "purity",
-    "faithfulness": "faithfulness",
-    "similarity_lost_region": "  lost with the region",
-    "similarity_lost_random": "  lost with a random one",
-    "faithfulness_wins": "  region loses more",
-    "sparsity": "sparsity",
-    "class_size": "  prototypes a class",
-    "explanation_size": "  prototypes an explanation",
-}
-"""Text of each number in the table, in its order."""
-_PERCENT = ("accuracy", "balanced_accuracy")
+from dapl.evaluation.statistics import Number
+from dapl.metrics.registry import METRICS, NUMBERS, given_by, shown
 
 
 @dataclass(frozen=True)
@@ -77,13 +46,18 @@ class Evaluation:
         }
 
 
+def indented(name: str) -> str:
+    """The heading of a number in a table: what another number is made of stands further right."""
+    return ("" if given_by(name).name == name else "  ") + NUMBERS[name].heading
+
+
 def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 def table(result: Evaluation) -> str:
     """The numbers as aligned lines for a terminal, then the protocol, then what is missing."""
-    rows = [(LINES[name], _shown(name, result.numbers[name])) for name in LINES if name in result.numbers]
+    rows = [(indented(name), _shown(name, result.numbers[name])) for name in NUMBERS if name in result.numbers]
     rows += [(f"  {name}" if name != "prototypes" else name, text) for name, text in _prototype_lines(result)]
     width = max((len(name) for name, _ in rows), default=0)
     lines = [f"{name:<{width}}  {text}" for name, text in rows]
@@ -100,9 +74,7 @@ def _shown(name: str, number: Number) -> str:
         return "–"
     if math.isnan(number.low):
         return f"{number.value:7.4f}"
-    if name in _PERCENT:
-        return f"{number.value:7.2%}  [{number.low:.2%}, {number.high:.2%}]"
-    return f"{number.value:7.4f}  [{number.low:.4f}, {number.high:.4f}]"
+    return f"{shown(name, number.value):>7}  [{shown(name, number.low)}, {shown(name, number.high)}]"
 
 
 def _prototype_lines(result: Evaluation) -> list[tuple[str, str]]:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from dapl.common.errors import DaplError
-from dapl.common.tables import Column, Row, Spread, mean_and_deviation, write_tables
+from dapl.common.tables import Column, Row, mean_and_deviation, write_tables
 from dapl.config import Config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.experiments.many_runs import differences, is_finished, measured, over_seeds, run_or_resume
+from dapl.metrics.registry import NUMBERS, chosen, given_by
 from dapl.runs.run import Run, versions
 
 
@@ -117,24 +118,6 @@ def check_same_data(systems: Sequence[ComparedSystem]) -> None:
                 )
 
 
-COLUMNS = (
-    Column("name", "system"),
-    Column("seeds"),
-    Column("accuracy", "accuracy", percent=True),
-    Column("coverage", "Coverage"),
-    Column("precision"),
-    Column("recall"),
-    Column("diversity", "Diversity"),
-    Column("redundancy"),
-    Column("imbalance"),
-    Column("region_background_share", "background"),
-    Column("faithfulness", digits=2),
-    Column("prototypes_kept", "prototypes", digits=0),
-    Column("minutes", "minutes", digits=1),
-)
-"""Of these, those are shown that some row has."""
-
-
 def train_all(systems: Sequence[ComparedSystem], say=print) -> None:
     """Train or go on with every run that is not finished."""
     runs = in_order(systems)
@@ -200,11 +183,13 @@ def against_black_box(rows: Sequence[Row]) -> list[str]:
 
 
 def shown_columns(rows: Sequence[Row], metrics: Sequence[str] | str | None = None) -> list[Column]:
-    """Those of `COLUMNS` that some row has; where metrics were asked for by name, all numbers that they gave."""
-    named = {column.name for column in COLUMNS}
-    asked = [] if metrics is None else [name for row in rows for name in row if isinstance(row[name], Spread)]
-    others = [Column(name, name.replace("_", " ")) for name in dict.fromkeys(asked) if name not in named]
-    columns = (*COLUMNS[:-2], *others, *COLUMNS[-2:])
+    """The main numbers, and all numbers of the metrics that were asked for by name, where some row has them."""
+    asked = frozenset() if metrics is None else chosen(metrics)
+    columns = [Column("name", "system"), Column("seeds")]
+    for number in NUMBERS.values():
+        if number.column or given_by(number.name).name in asked:
+            columns.append(Column(number.name, number.column or number.heading, number.digits, number.percent))
+    columns += [Column("prototypes_kept", "prototypes", digits=0), Column("minutes", digits=1)]
     return [column for column in columns if any(row.get(column.name) is not None for row in rows)]
 
 

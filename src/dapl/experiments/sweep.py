@@ -25,13 +25,13 @@ from dapl.experiments.sweep_space import (
     Panel,
     SweepObjective,
     Values,
-    metric_of,
     metrics_for,
     parse_objectives,
     run_name,
     shown,
 )
 from dapl.experiments.sweep_study import LOCK, PanelStudy, open_storage
+from dapl.metrics.registry import data_gives, given_by, missing_needs
 from dapl.runs.run import Run
 
 _TOO_MANY_FAILURES = 3
@@ -191,13 +191,12 @@ def claim_folder(out: Path, config: Config) -> None:
 def check_objectives(config: Config, settings: SweepSettings) -> None:
     """Whether the data lets the objectives be measured; reads the data's index, so bad data is found here as well."""
     from dapl.data.build import build_splits
-    from dapl.evaluation.evaluator import what_is_missing
 
     validation = build_splits(config.data).validation
-    wanted = frozenset(metric_of(objective.name) for objective in settings.objectives)
-    missing = what_is_missing(wanted, validation.parts, validation.has_masks)
+    wanted = [given_by(objective.name).name for objective in settings.objectives]
+    missing = missing_needs(wanted, data_gives(validation.parts, validation.has_masks) | {"logits", "maps", "model"})
     for objective in settings.objectives:
-        if reason := missing.get(metric_of(objective.name)):
+        if reason := missing.get(given_by(objective.name).name):
             raise DaplError(f"--objective {objective.name}: {reason}; choose another objective.")
 
 

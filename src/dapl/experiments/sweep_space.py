@@ -18,46 +18,14 @@ import yaml
 
 from dapl.common.errors import DaplError, nearest
 from dapl.config import Config, load_config, read_yaml
-from dapl.metrics.registry import NAMES
+from dapl.metrics.registry import HEADLINES, NUMBERS, given_by, metric
 
-LOWER_IS_BETTER = frozenset(
-    {
-        "ece",
-        "cross_entropy",
-        "redundancy",
-        "imbalance",
-        "background_bias",
-        "region_background_share",
-        "oirr",
-        "class_size",
-        "explanation_size",
-    }
-)
-
-
-_NEITHER = "object_overlap"
-
-
-_COMES_WITH = {
-    "precision": "coverage",
-    "recall": "coverage",
-    "redundancy": "diversity",
-    "imbalance": "diversity",
-    "class_size": "sparsity",
-    "explanation_size": "sparsity",
-}
-"""Number → the metric that gives it."""
-
-
-ALWAYS = ("accuracy", "coverage", "diversity", "background_bias")
+KNOWN = tuple(NUMBERS)
+"""The numbers that a sweep can look for."""
+ALWAYS = tuple(dict.fromkeys(given_by(name).name for name in HEADLINES))
 """Metrics that every sweep measures."""
-
-
-SHOWN = ("accuracy", "coverage", "precision", "recall", "diversity", "redundancy", "imbalance", "background_bias")
+SHOWN = tuple(number.name for name in ALWAYS for number in metric(name).numbers)
 """Their numbers, in the order of the table."""
-
-
-KNOWN = tuple(name for name in (*NAMES, *_COMES_WITH) if name != "prototypes")
 
 
 @dataclass(frozen=True)
@@ -79,22 +47,18 @@ def parse_objectives(words: Sequence[str]) -> tuple[SweepObjective, ...]:
             raise DaplError(f"--objective: '{name}' is not known{nearest(name, KNOWN)}")
         if colon and way not in ("min", "max"):
             raise DaplError(f"--objective {word}: the direction is min or max.")
-        if name == _NEITHER and not colon:
+        better = NUMBERS[name].better
+        if better is None and not colon:
             raise DaplError(f"--objective {name}: neither more nor less of it is better; say {name}:min or {name}:max.")
         if name in found:
             raise DaplError(f"--objective: {name} is given twice.")
-        found[name] = SweepObjective(name, way == "max" if colon else name not in LOWER_IS_BETTER)
+        found[name] = SweepObjective(name, way == "max" if colon else better == "higher")
     return tuple(found.values())
-
-
-def metric_of(number: str) -> str:
-    """The metric that gives a number: precision comes with coverage."""
-    return _COMES_WITH.get(number, number)
 
 
 def metrics_for(objectives: Sequence[SweepObjective]) -> tuple[str, ...]:
     """The metrics to measure, so that the objectives and the table have their numbers."""
-    return tuple(dict.fromkeys((*ALWAYS, *(metric_of(objective.name) for objective in objectives))))
+    return tuple(dict.fromkeys((*ALWAYS, *(given_by(objective.name).name for objective in objectives))))
 
 
 def numbers_for(objectives: Sequence[SweepObjective]) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dapl.export.folder import IMAGES, METRICS, ONNX, WALL
+from dapl.metrics.registry import METRICS as REGISTERED
+from dapl.metrics.registry import NUMBERS, shown
 
 if TYPE_CHECKING:
     from dapl.export.hub import ExportedModel
@@ -21,20 +23,7 @@ _SYSTEMS = {
     "pixpnet": "PixPNet",
     "blackbox": "a linear layer on pooled features, without prototypes",
 }
-_ROWS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "ece": "calibration error (ECE)",
-    "coverage": "Coverage",
-    "diversity": "Diversity",
-    "background_bias": "background bias",
-    "consistency": "consistency",
-    "stability": "stability",
-    "purity": "purity",
-}
-"""The numbers that the card shows, in this order; metrics.json has the others."""
 _FITTED = {"stretch": "stretched to a square", "crop": "cut to the central square", "pad": "padded to a square"}
-_PERCENT = ("accuracy", "balanced_accuracy")
 
 
 def model_card(exported: ExportedModel, with_onnx: bool = False) -> str:
@@ -52,7 +41,8 @@ def _front_matter(exported: ExportedModel) -> dict[str, Any]:
         "tags": list(dict.fromkeys(("dapl", config.model.system, "prototypes", "interpretability"))),
     }
     measured = [
-        {"type": name, "name": _ROWS[name], "value": number["value"]} for name, number in _measured(exported.metrics)
+        {"type": name, "name": NUMBERS[name].heading, "value": number["value"]}
+        for name, number in _measured(exported.metrics)
     ]
     if measured:
         protocol = (exported.metrics or {}).get("protocol", {})
@@ -121,7 +111,8 @@ def _numbers(exported: ExportedModel) -> str:
     if isinstance(protocol.get("images"), int):
         where += f", {protocol['images']} images"
     rows = [
-        f"| {_ROWS[name]} | {_shown(name, number['value'])} | {_interval(name, number)} |" for name, number in measured
+        f"| {NUMBERS[name].heading} | {shown(name, number['value'], digits=3)} | {_interval(name, number)} |"
+        for name, number in measured
     ]
     return "\n".join(
         [
@@ -141,7 +132,7 @@ def _measured(metrics: Mapping[str, Any] | None) -> Iterator[tuple[str, Mapping[
     numbers = (metrics or {}).get("numbers")
     if not isinstance(numbers, dict):
         return
-    for name in _ROWS:
+    for name in (metric.name for metric in REGISTERED if metric.card):
         number = numbers.get(name)
         if isinstance(number, dict) and _finite(number.get("value")):
             yield name, number
@@ -151,15 +142,11 @@ def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _shown(name: str, value: float) -> str:
-    return f"{value:.1%}" if name in _PERCENT else f"{value:.3f}"
-
-
 def _interval(name: str, number: Mapping[str, Any]) -> str:
     low, high = number.get("low"), number.get("high")
     if low is None or high is None or not (_finite(low) and _finite(high)):
         return ""
-    return f"{_shown(name, low)} … {_shown(name, high)}"
+    return f"{shown(name, low, digits=3)} … {shown(name, high, digits=3)}"
 
 
 def _prototypes(exported: ExportedModel) -> str:

@@ -1,31 +1,22 @@
-"""Interpretability in numbers: pure functions in `functional`, torchmetrics classes here."""
+"""Interpretability in numbers: torchmetrics classes, and the pure functions that they are made of.
 
+    >>> import torch
+    >>> from dapl import metrics
+    >>> metrics.coverage(torch.tensor([[True, False], [True, False]]))
+    tensor(0.6667)
+
+`dapl.metrics.functional` has every function, `dapl.metrics.registry` describes every metric.
+"""
+
+# ruff: noqa: F403, F405
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dapl.metrics.functional.parts import part_masks
-
 if TYPE_CHECKING:
-    from dapl.metrics.classes import (
-        BackgroundBias,
-        Consistency,
-        Coverage,
-        Diversity,
-        ExplanationSize,
-        Faithfulness,
-        Imbalance,
-        ObjectOverlap,
-        OutsideInsideRelevanceRatio,
-        PartAssignment,
-        PartPrecision,
-        PartRecall,
-        Purity,
-        Redundancy,
-        RegionBackgroundShare,
-        Stability,
-    )
+    from dapl.metrics.classes import *
+    from dapl.metrics.functional import *
 
 __all__ = [
     "BackgroundBias",
@@ -44,12 +35,37 @@ __all__ = [
     "Redundancy",
     "RegionBackgroundShare",
     "Stability",
+    "activation_regions",
+    "assign",
+    "background_bias",
+    "consistency",
+    "coverage",
+    "diversity",
+    "explanation_size",
+    "faithfulness",
+    "imbalance",
+    "iou",
+    "object_overlap",
+    "outside_inside_relevance_ratio",
+    "overlap",
     "part_masks",
+    "precision",
+    "purity",
+    "recall",
+    "redundancy",
+    "region_background_share",
+    "sparsity",
+    "stability",
+    "visible_parts",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """The classes are loaded when first asked for: torchmetrics takes two seconds, which the functions do not need."""
+    """Loaded when first asked for: the functions need torch, the classes torchmetrics, which takes two seconds."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("dapl.metrics.classes"), name)
+    return getattr(importlib.import_module(f"dapl.metrics.{'classes' if name[0].isupper() else 'functional'}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "functional", "registry"]

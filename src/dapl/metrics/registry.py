@@ -1,51 +1,250 @@
-"""The metrics by name: which numbers each gives, what it needs of the data, what it costs. Imports no torch."""
+"""The metrics, each described once: which numbers it gives, what it needs, what it costs. Imports no torch.
+
+Whatever names a metric reads it here: `dapl evaluate` and its table, the torchmetrics classes, `report`, `serve`, the
+card of `export`, the objectives of `sweep`, the columns of `compare` and the audit. How to add one: docs/extending.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Literal
 
 from dapl.common.errors import DaplError, nearest
+
+Better = Literal["higher", "lower"]
+Need = Literal["logits", "maps", "parts", "points", "masks", "model"]
+"""``logits``: class predictions; ``maps``: prototypes that have activation maps; ``parts``: where the parts of an
+object are; ``points``: their keypoints; ``masks``: where the object is; ``model``: scores, vectors, weights and
+training images, which an audit of a foreign model does not have."""
+
+
+@dataclass(frozen=True)
+class MetricNumber:
+    """One number that a metric gives.
+
+    >>> number("redundancy").better
+    'lower'
+    """
+
+    name: str
+    heading: str
+    better: Better | None = "higher"
+    """Which way is better; None where neither is."""
+    bounds: tuple[float, float] = (0.0, 1.0)
+    percent: bool = False
+    """Whether people read it in percent."""
+    headline: bool = False
+    """Whether short overviews show it: the top of a report, the facts of `dapl serve`, the table of a sweep."""
+    column: str = ""
+    """The heading of its column in `dapl compare` where it is always shown; others are shown where asked for."""
+    digits: int = 3
+    """After the point, in that column."""
+    class_name: str = ""
+    """The torchmetrics class in `dapl.metrics`, where there is one."""
+    interval: bool = True
+    """Whether images decide it, so that a bootstrap over them gives an interval."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A name that ``--metrics`` takes."""
+    """A name that ``--metrics`` takes.
+
+    >>> metric("coverage").needs
+    ('maps', 'parts')
+    """
 
     name: str
-    needs: tuple[str, ...] = ()
-    """Of ``logits``, ``parts`` and ``masks``: what the model or the data must give."""
+    numbers: tuple[MetricNumber, ...]
+    """The first bears the name of the metric, the others are what it is made of."""
+    needs: tuple[Need, ...] = ()
+    """What model and data must give; the first that is missing is the reason that users read."""
     cost: str = ""
-    """Where it takes passes of its own: how many. Such a metric runs only when it is asked for."""
+    """The passes that it takes beyond the one over the images. A metric with a cost runs only when it is asked for."""
+    function: str = ""
+    """The pure function in `dapl.metrics.functional`, where there is one."""
+    scoped: bool = False
+    """Whether the protocol's scope decides what it is a mean of (decision 12); else it is measured on the images."""
+    card: bool = False
+    """Whether the card of an exported model shows its first number."""
 
 
 METRICS = (
-    Metric("accuracy", ("logits",)),
-    Metric("balanced_accuracy", ("logits",)),
-    Metric("ece", ("logits",)),
-    Metric("cross_entropy", ("logits",)),
-    Metric("coverage", ("parts",)),
-    Metric("diversity", ("parts",)),
-    Metric("background_bias", ("masks",)),
-    Metric("region_background_share", ("masks",)),
-    Metric("object_overlap", ("masks",)),
-    Metric("oirr", ("masks",)),
-    Metric("consistency", ("parts",)),
-    Metric("stability", ("parts",), cost="one pass over the images, with noise"),
-    Metric("purity", ("parts",), cost="one pass over the training images"),
-    Metric("faithfulness", cost="two passes over the images, with a region blurred out"),
-    Metric("sparsity"),
-    Metric("prototypes"),
+    Metric(
+        "accuracy",
+        (MetricNumber("accuracy", "accuracy", percent=True, headline=True, column="accuracy"),),
+        ("logits",),
+        card=True,
+    ),
+    Metric(
+        "balanced_accuracy",
+        (MetricNumber("balanced_accuracy", "balanced accuracy", percent=True),),
+        ("logits",),
+        card=True,
+    ),
+    Metric("ece", (MetricNumber("ece", "calibration error (ECE)", "lower"),), ("logits",), card=True),
+    Metric("cross_entropy", (MetricNumber("cross_entropy", "cross-entropy", "lower", bounds=(0.0, inf)),), ("logits",)),
+    Metric(
+        "coverage",
+        (
+            MetricNumber("coverage", "Coverage", headline=True, column="Coverage", class_name="Coverage"),
+            MetricNumber("precision", "precision", column="precision", class_name="PartPrecision"),
+            MetricNumber("recall", "recall", column="recall", class_name="PartRecall"),
+        ),
+        ("maps", "parts"),
+        function="coverage",
+        scoped=True,
+        card=True,
+    ),
+    Metric(
+        "diversity",
+        (
+            MetricNumber("diversity", "Diversity", headline=True, column="Diversity", class_name="Diversity"),
+            MetricNumber("redundancy", "redundancy", "lower", column="redundancy", class_name="Redundancy"),
+            MetricNumber("imbalance", "imbalance", "lower", column="imbalance", class_name="Imbalance"),
+        ),
+        ("maps", "parts"),
+        function="diversity",
+        scoped=True,
+        card=True,
+    ),
+    Metric(
+        "background_bias",
+        (MetricNumber("background_bias", "background bias", "lower", headline=True, class_name="BackgroundBias"),),
+        ("maps", "masks"),
+        function="background_bias",
+        scoped=True,
+        card=True,
+    ),
+    Metric(
+        "region_background_share",
+        (
+            MetricNumber(
+                "region_background_share",
+                "region background share",
+                "lower",
+                headline=True,
+                column="background",
+                class_name="RegionBackgroundShare",
+            ),
+        ),
+        ("maps", "masks"),
+        function="region_background_share",
+        scoped=True,
+    ),
+    Metric(
+        "object_overlap",
+        (MetricNumber("object_overlap", "object overlap", None, class_name="ObjectOverlap"),),
+        ("maps", "masks"),
+        function="object_overlap",
+    ),
+    Metric(
+        "oirr",
+        (
+            MetricNumber(
+                "oirr",
+                "outside/inside ratio (OIRR)",
+                "lower",
+                bounds=(0.0, inf),
+                class_name="OutsideInsideRelevanceRatio",
+            ),
+        ),
+        ("maps", "masks"),
+        function="outside_inside_relevance_ratio",
+    ),
+    Metric(
+        "consistency",
+        (MetricNumber("consistency", "consistency", class_name="Consistency"),),
+        ("maps", "points"),
+        function="consistency",
+        card=True,
+    ),
+    Metric(
+        "stability",
+        (MetricNumber("stability", "stability", class_name="Stability"),),
+        ("maps", "points", "model"),
+        cost="one pass over the images, with noise",
+        function="stability",
+        card=True,
+    ),
+    Metric(
+        "purity",
+        (MetricNumber("purity", "purity", class_name="Purity"),),
+        ("maps", "points", "model"),
+        cost="one pass over the training images",
+        function="purity",
+        card=True,
+    ),
+    Metric(
+        "faithfulness",
+        (
+            MetricNumber(
+                "faithfulness",
+                "faithfulness",
+                bounds=(-inf, inf),
+                column="faithfulness",
+                digits=2,
+                class_name="Faithfulness",
+            ),
+            MetricNumber("similarity_lost_region", "lost with the region", None, bounds=(-inf, inf)),
+            MetricNumber("similarity_lost_random", "lost with a random one", None, bounds=(-inf, inf)),
+            MetricNumber("faithfulness_wins", "region loses more"),
+        ),
+        ("maps", "model"),
+        cost="two passes over the images, with a region blurred out",
+        function="faithfulness",
+    ),
+    Metric(
+        "sparsity",
+        (
+            MetricNumber("sparsity", "sparsity", bounds=(0.0, inf), interval=False),
+            MetricNumber("class_size", "prototypes per class", "lower", bounds=(0.0, inf), interval=False),
+            MetricNumber(
+                "explanation_size",
+                "prototypes per explanation",
+                "lower",
+                bounds=(0.0, inf),
+                class_name="ExplanationSize",
+            ),
+        ),
+        ("maps", "model"),
+        function="sparsity",
+    ),
+    Metric("prototypes", (), ("maps", "model")),
 )
-COMPANIONS = frozenset({"object_overlap", "oirr", "consistency", "stability", "purity", "faithfulness", "sparsity"})
-"""Those of docs/companions.md."""
 ALIASES = {"background_overlap": "region_background_share"}
 NAMES = tuple(metric.name for metric in METRICS)
-BY_NAME = {metric.name: metric for metric in METRICS}
+NUMBERS = {number.name: number for metric in METRICS for number in metric.numbers}
+"""Every number by its name, in the order of the tables."""
+HEADLINES = tuple(number.name for number in NUMBERS.values() if number.headline)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+_GIVEN_BY = {number.name: metric for metric in METRICS for number in metric.numbers}
+
+
+def metric(name: str) -> Metric:
+    return _BY_NAME[name]
+
+
+def number(name: str) -> MetricNumber:
+    return NUMBERS[name]
+
+
+def given_by(number_name: str) -> Metric:
+    """The metric that gives a number.
+
+    >>> given_by("precision").name
+    'coverage'
+    """
+    return _GIVEN_BY[number_name]
 
 
 def chosen(names: Sequence[str] | str | None) -> frozenset[str]:
-    """The metrics to measure: None for all that need no pass of their own, ``all`` for all, else those named."""
+    """The metrics to measure: None for all that need no pass of their own, ``all`` for all, else those named.
+
+    >>> sorted(chosen("coverage, Background-Bias"))
+    ['background_bias', 'coverage']
+    """
     if names is None:
         return frozenset(metric.name for metric in METRICS if not metric.cost)
     words = names.split(",") if isinstance(names, str) else list(names)
@@ -59,6 +258,40 @@ def chosen(names: Sequence[str] | str | None) -> frozenset[str]:
     return frozenset(words)
 
 
-def needing(wanted: Iterable[str], what: str) -> list[str]:
-    """Those of the wanted metrics that need this of model or data, in the order of the table."""
-    return [metric.name for metric in METRICS if metric.name in wanted and what in metric.needs]
+_REASONS: dict[Need, str] = {
+    "logits": "the model has no `logits` method to predict with",
+    "maps": "the model has no prototypes",
+    "parts": "the data has no part annotations (neither part masks nor keypoints) to say what a part is",
+    "points": "the data has no part annotations (neither part masks nor keypoints) to say what a part is",
+    "masks": "the data has no foreground masks to tell the object from its background",
+    "model": "an audit has only maps; it needs the model's scores, vectors or training images",
+}
+
+
+def missing_needs(names: Iterable[str], has: Iterable[str]) -> dict[str, str]:
+    """Those of the metrics that model and data do not allow, in the order of the table, each with the reason.
+
+    >>> missing_needs(["accuracy", "oirr"], ["logits", "maps"])
+    {'oirr': 'the data has no foreground masks to tell the object from its background'}
+    """
+    wanted, there = set(names), set(has)
+    missing = {}
+    for one in METRICS:
+        lacking = [need for need in one.needs if need not in there]
+        if one.name in wanted and lacking:
+            missing[one.name] = _REASONS[lacking[0]]
+    return missing
+
+
+def data_gives(parts: Sequence[str], has_masks: bool) -> set[str]:
+    """What a data set gives of what metrics need."""
+    return ({"parts", "points"} if parts else set()) | ({"masks"} if has_masks else set())
+
+
+def shown(name: str, value: float, digits: int = 4) -> str:
+    """A number for people.
+
+    >>> shown("accuracy", 0.8157), shown("coverage", 0.589, digits=3)
+    ('81.57%', '0.589')
+    """
+    return f"{value:.{digits - 2}%}" if NUMBERS[name].percent else f"{value:.{digits}f}"

@@ -18,11 +18,11 @@ from dapl.config import Config
 from dapl.data.build import hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.metrics.registry import HEADLINES
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
 from dapl.report.entries import FLAGS, Walls, counts, members, offenders
 from dapl.report.facts import (
-    HEADLINES,
     class_numbers,
     curves,
     evaluation_of,

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from dapl.config import Config
-from dapl.evaluation.result import LINES
+from dapl.metrics.registry import NUMBERS, given_by, shown
 from dapl.runs.run import Run
 
 _MACHINE_PATH = re.compile(r"^(~|/|[A-Za-z]:[\\/]|\\\\|file:)")
@@ -55,25 +55,6 @@ SYSTEMS = {
     "blackbox": "black box",
 }
 """As their papers write them; a system that is not here is shown by the name that configs give it."""
-HEADLINES = ("accuracy", "coverage", "diversity", "region_background_share")
-"""The numbers at the top of the page."""
-_PERCENT = ("accuracy", "balanced_accuracy")
-_BETTER = {
-    "higher": (
-        "accuracy",
-        "balanced_accuracy",
-        "coverage",
-        "precision",
-        "recall",
-        "diversity",
-        "object_overlap",
-        "consistency",
-        "stability",
-        "purity",
-        "faithfulness",
-    ),
-    "lower": ("ece", "cross_entropy", "redundancy", "imbalance", "background_bias", "region_background_share", "oirr"),
-}
 
 
 def model_facts(run: Run, config: Config, prototypes: int, classes: int) -> dict[str, Any]:
@@ -138,7 +119,7 @@ def _stages(run: Run, config: Config) -> list[dict[str, Any]]:
 def number_rows(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
     """Every number with its interval, as text, in the order of `dapl evaluate`."""
     rows = []
-    for name, text in LINES.items():
+    for name, entry in NUMBERS.items():
         number = evaluation["numbers"].get(name)
         if number is None:
             continue
@@ -146,11 +127,11 @@ def number_rows(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": name,
-                "text": text.strip(),
-                "indented": text.startswith(" "),
+                "text": entry.heading,
+                "indented": given_by(name).name != name,
                 "value": _number(name, value),
                 "interval": None if low is None or high is None else f"{_number(name, low)} – {_number(name, high)}",
-                "better": next((way for way, names in _BETTER.items() if name in names), None),
+                "better": entry.better,
             }
         )
     return rows
@@ -182,7 +163,7 @@ def not_measured(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
 def _number(name: str, value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:.1%}" if name in _PERCENT else f"{value:.3f}"
+    return shown(name, value, digits=3)
 
 
 def _table(run: Run, name: str) -> list[dict[str, str]]:

@@ -20,8 +20,8 @@ from torch import Tensor
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, run_model
 from dapl.common.progress import Reporter
+from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.evaluation.scenes import Scene, SplitScenes
 from dapl.explain.draw import HEAT, TileSheet, levels_of, palette, to_pil
 from dapl.explain.evidence import locate
 from dapl.explain.parts import ImageFacts
@@ -126,13 +126,13 @@ def show_images(
     reporter: Reporter,
 ) -> dict[int, ShownImage]:
     """Images of the split by index; ``prototypes``: those shown on each; ``side``: T."""
-    scenes = SplitScenes(run_data, split, protocol, with_parts=True)
+    truth = SplitGroundTruth(run_data, split, protocol)
     rows = list(prototypes)
     order = list(torch.tensor(rows, dtype=torch.long).split(run_data.config.runtime.evaluation_batch)) if rows else []
     shown: dict[int, ShownImage] = {}
     with reporter.track(f"images of {split}", len(rows)) as advance:
         for batch in run_data.images(split).batches(order):
-            shown |= _show_batch(model, run_data, batch, prototypes, scenes, side)
+            shown |= _show_batch(model, run_data, batch, prototypes, truth, side)
             advance(len(batch))
     return shown
 
@@ -142,14 +142,14 @@ def _show_batch(
     run_data: RunData,
     batch: Batch,
     prototypes: Mapping[int, Sequence[int]],
-    scenes: SplitScenes,
+    truth: SplitGroundTruth,
     side: int,
 ) -> dict[int, ShownImage]:
     with run_data.processes.autocast():
         output = run_model(model, batch.to(run_data.processes.device))
     embedding = output.embedding.float()
-    scene = scenes.of(batch, (embedding.shape[-2], embedding.shape[-1]), torch.device("cpu"), with_masks=True)
-    dataset = run_data.dataset(scenes.split)
+    known = truth.of(batch, torch.device("cpu"))
+    dataset = run_data.dataset(truth.split)
     assert batch.images is not None
     small = F.interpolate(batch.images.float(), size=(side, side), mode="bilinear", antialias=True)
     small = small.round().clamp(0, 255).byte()
@@ -160,7 +160,7 @@ def _show_batch(
         heats, values = {}, {}
         if named:
             maps = model.maps(embedding[row : row + 1], torch.tensor([named], device=embedding.device))[0]
-            found = locate(model, maps, int(batch.images.shape[-1]), _facts(scene, row, dataset.parts))
+            found = locate(model, maps, int(batch.images.shape[-1]), _facts(known, row, dataset.parts))
             cells = F.adaptive_avg_pool2d(found.heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
             for m, j in enumerate(named):
                 heats[j] = torch.from_numpy(levels_of(cells[m]))
@@ -175,6 +175,6 @@ def _show_batch(
     return shown
 
 
-def _facts(scene: Scene, row: int, names: Sequence[str]) -> ImageFacts:
-    parts, visible, masks = (None if t is None else t[row] for t in (scene.parts, scene.visible, scene.masks))
+def _facts(known: GroundTruth, row: int, names: Sequence[str]) -> ImageFacts:
+    parts, visible, masks = (None if t is None else t[row] for t in (known.parts, known.visible, known.masks))
     return ImageFacts(None if masks is None else masks.bool(), parts, visible, names)

@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from dapl.batches.run_data import RunData, Split
-from dapl.batches.sources import Batch, in_order, run_model
 from dapl.common.files import write_json
 from dapl.common.progress import Reporter
-from dapl.evaluation.passes import Wanted, look
+from dapl.evaluation.ground_truth import SplitGroundTruth
+from dapl.evaluation.passes import measure_split
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.evaluation.scenes import SplitScenes
 from dapl.metrics.functional import assign
-from dapl.metrics.functional.regions import model_regions
-from dapl.models.contract import Output, PrototypeModel
+from dapl.models.contract import PrototypeModel
 
 _VERSION = 1  # raise when the same key would give other sums
 _FIELDS = ("confusion", "foreground", "seen", "on_part", "part_seen", "iou", "pairs")
@@ -78,58 +76,31 @@ class SplitSums:
         return made
 
 
-class _Sums:
-    """Adds one batch after the other."""
-
-    def __init__(self, model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol) -> None:
-        self.model, self.run_data, self.protocol = model, run_data, protocol
-        self.scenes = SplitScenes(run_data, split, protocol, with_parts=len(model.prototypes) > 0)
-        self.table, self.counts = model.prototypes.by_class()
-        self.sums = SplitSums(model.classes, self.table.shape[1], len(run_data.dataset(split).parts))
-
-    def add(self, batch: Batch) -> None:
-        moved = batch.to(self.run_data.processes.device)
-        with self.run_data.processes.autocast():
-            output = run_model(self.model, moved)
-        places = (batch.labels.cpu(), output.logits.argmax(1).cpu())
-        self.sums.confusion.index_put_(places, torch.ones(len(batch)), accumulate=True)
-        if len(self.model.prototypes):
-            self._add_regions(batch, output, self.table[moved.labels], self.counts[moved.labels])
-
-    def _add_regions(self, batch: Batch, output: Output, named: Tensor, kept: Tensor) -> None:
-        """named, kept: B×M."""
-        size = self.run_data.config.data.image_size
-        maps = self.model.maps(output.embedding.float(), named)
-        regions = model_regions(self.model, maps, size, self.protocol.percentile)
-        scene = self.scenes.of(batch, (maps.shape[-2], maps.shape[-1]), maps.device, with_masks=True)
-        found = look(maps, regions, kept, scene, Wanted(bias=False))
-        labels, sums = batch.labels.cpu(), self.sums
-        assert found.ious is not None
-        both = (kept.unsqueeze(2) & kept.unsqueeze(1)).float()
-        _add(sums.iou, labels, found.ious * both)
-        _add(sums.pairs, labels, both)
-        if found.region_share is not None:
-            has = ~found.region_share.isnan() & kept
-            _add(sums.foreground, labels, (1 - found.region_share).where(has, 0.0))
-            _add(sums.seen, labels, has.float())
-        if found.overlap is not None and found.visible is not None:
-            assigned = assign(found.overlap, self.protocol.tau, found.visible, kept)
-            _add(sums.on_part, labels, assigned.float())
-            _add(sums.part_seen, labels, (found.visible.unsqueeze(1) & kept.unsqueeze(2)).float())
-
-
-@torch.no_grad()
 def sum_over_split(
     model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol, reporter: Reporter
 ) -> SplitSums:
-    """Every image of the split, once."""
-    source = run_data.source(split, model)
-    adding = _Sums(model, run_data, split, protocol)
-    with reporter.track(f"looking over {split}", len(source)) as advance:
-        for batch in source.batches(in_order(len(source), run_data.config.runtime.evaluation_batch)):
-            adding.add(batch)
-            advance(len(batch))
-    return adding.sums
+    """Every image of the split, once: the pass of `dapl evaluate`, added up by class."""
+    names = {"accuracy", "diversity", "region_background_share"} if len(model.prototypes) else {"accuracy"}
+    truth = SplitGroundTruth(run_data, split, protocol, with_parts=len(model.prototypes) > 0)
+    rows = measure_split(model, truth, names, reporter, doing="looking over")
+    labels = torch.tensor(list(run_data.dataset(split).labels))
+    sums = SplitSums(model.classes, model.prototypes.by_class()[0].shape[1], len(run_data.dataset(split).parts))
+    sums.confusion.index_put_((labels, rows["predicted"]), torch.ones(len(labels)), accumulate=True)
+    if "ious" in rows:
+        kept = rows["kept"]
+        both = (kept.unsqueeze(2) & kept.unsqueeze(1)).float()
+        sums.iou.index_add_(0, labels, rows["ious"] * both)
+        sums.pairs.index_add_(0, labels, both)
+    if "region_share" in rows:
+        shares = rows["region_share"]
+        sums.foreground.index_add_(0, labels, (1 - shares).nan_to_num(0.0))
+        sums.seen.index_add_(0, labels, (~shares.isnan()).float())
+    if "overlap" in rows:
+        visible = rows["visible"]
+        assigned = assign(rows["overlap"], protocol.tau, visible, rows["kept"])
+        sums.on_part.index_add_(0, labels, assigned.float())
+        sums.part_seen.index_add_(0, labels, (visible.unsqueeze(1) & rows["kept"].unsqueeze(2)).float())
+    return sums
 
 
 def cached_sums(
@@ -161,10 +132,6 @@ def _key(checkpoint: Path, run_data: RunData, split: Split, protocol: Evaluation
     hashed = hashlib.blake2b(repr(facts).encode(), digest_size=12)
     hashed.update(checkpoint.read_bytes())
     return hashed.hexdigest()
-
-
-def _add(sums: Tensor, labels: Tensor, values: Tensor) -> None:
-    sums.index_add_(0, labels, values.float().cpu())
 
 
 def _without_diagonal(values: Tensor) -> Tensor:

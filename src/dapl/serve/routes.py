@@ -15,6 +15,7 @@ from dapl.common.errors import DaplError
 from dapl.data.sample import Sample
 from dapl.explain.draw import templates
 from dapl.explain.evidence import Source
+from dapl.metrics.registry import HEADLINES
 from dapl.report.page import static_files
 from dapl.runs.marks import mark_now
 from dapl.serve import answers
@@ -24,7 +25,6 @@ from dapl.serve.state import IMAGE_HEADERS, POLICY, Shared, State, problems
 
 facts_router = APIRouter(prefix="/api", tags=["run"])
 
-_NUMBERS = ("accuracy", "coverage", "diversity", "background_bias")
 _JPEG = {200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}}
 _LIMIT = 2**31
 
@@ -141,7 +141,7 @@ def _numbers(state: State) -> dict[str, answers.MeasuredNumber]:
     """Of ``metrics.json``; none where the run was not evaluated."""
     try:
         content = json.loads(state.loaded.run.evaluation_file.read_text(encoding="utf-8"))["numbers"]
-        return {name: answers.MeasuredNumber(**content[name]) for name in _NUMBERS if content.get(name)}
+        return {name: answers.MeasuredNumber(**content[name]) for name in HEADLINES if content.get(name)}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 

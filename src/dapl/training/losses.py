@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dapl.metrics.functional.background import share_beside
+
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """−mean_x log softmax(logits)[label]. Shapes: logits B×C."""
@@ -61,10 +63,11 @@ def foreground(maps: Tensor, masks: Tensor, threshold: float, counts: Tensor | N
 
 
 def background_bias(maps: Tensor, masks: Tensor) -> Tensor:
-    """Equation 5: B = Σ_l (1 − m_l)·a_l / Σ_l a_l. Shapes: maps B×M×H×W, masks B×H×W → B×M in [0, 1]."""
-    total = maps.sum((2, 3))
-    background = torch.einsum("bmhw,bhw->bm", maps, 1 - masks)
-    return background / total.clamp_min(torch.finfo(maps.dtype).tiny)
+    """Equation 5: B = Σ_l (1 − m_l)·a_l / Σ_l a_l, by the formula of the metric; 0 for a map that is 0 everywhere.
+
+    Shapes: maps B×M×H×W, masks B×H×W → B×M in [0, 1].
+    """
+    return share_beside(maps, masks, empty=0.0)
 
 
 def spatial_overlap(maps: Tensor, sharpness: float = 4.0, counts: Tensor | None = None) -> Tensor:

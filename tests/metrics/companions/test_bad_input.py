@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from dapl import metrics as M
 from dapl.common.errors import DaplError
 from dapl.metrics import functional as C
 
@@ -70,9 +71,9 @@ BAD_INPUT = {
     "images of others": (lambda: C.top_images(scores, 2, torch.arange(3)), "one number an image"),
     "present of others": (lambda: C.purity(corresponding, corresponding[:, :2]), "same shape"),
     "present is not boolean": (lambda: C.purity(corresponding.float(), corresponding), "present must be boolean"),
-    "purity of nothing": (lambda: C.Purity(3, 0), "at least 1 of parts"),
+    "purity of nothing": (lambda: M.Purity(3, 0), "at least 1 of parts"),
     "purity of infinite scores": (
-        lambda: C.Purity(3, 5).update(scores[:2] / 0, corresponding, visible, torch.arange(2)),
+        lambda: M.Purity(3, 5).update(scores[:2] / 0, corresponding, visible, torch.arange(2)),
         "scores hold NaN or infinite",
     ),
     "vectors with NaN": (lambda: C.sparsity(scores * math.nan, 2), "vectors holds NaN"),

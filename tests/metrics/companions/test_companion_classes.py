@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dapl.common.operators  # noqa: F401  (before torchmetrics)
+import dapl.common.operators
 
 # isort: split
 import pytest
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+import dapl.metrics
 from dapl.common.errors import DaplError
 from dapl.metrics import functional as C
 
@@ -68,13 +69,13 @@ def batch() -> dict[str, Tensor]:
 
 def fresh() -> dict[str, Metric]:
     return {
-        "Consistency": C.Consistency(P, K, threshold=0.7),
-        "Stability": C.Stability(P),
-        "Purity": C.Purity(P, G, top=4),
-        "ObjectOverlap": C.ObjectOverlap(),
-        "OutsideInsideRelevanceRatio": C.OutsideInsideRelevanceRatio(),
-        "ExplanationSize": C.ExplanationSize(),
-        "Faithfulness": C.Faithfulness(),
+        "Consistency": dapl.metrics.Consistency(P, K, threshold=0.7),
+        "Stability": dapl.metrics.Stability(P),
+        "Purity": dapl.metrics.Purity(P, G, top=4),
+        "ObjectOverlap": dapl.metrics.ObjectOverlap(),
+        "OutsideInsideRelevanceRatio": dapl.metrics.OutsideInsideRelevanceRatio(),
+        "ExplanationSize": dapl.metrics.ExplanationSize(),
+        "Faithfulness": dapl.metrics.Faithfulness(),
     }
 
 
@@ -138,7 +139,7 @@ def test_purity_over_batches_is_that_of_all_images_at_once(whole) -> None:
     present, visible = b["present"][chosen, torch.arange(P)[:, None]], b["merged_visible"][chosen]
     purities = C.purity(present, visible)
     metric = updated([[i] for i in range(IMAGES)])["Purity"]
-    assert isinstance(metric, C.Purity)
+    assert isinstance(metric, dapl.metrics.Purity)
     got = metric.per_prototype()
     assert got[3].isnan()  # pruned
     others = torch.arange(P) != 3
@@ -179,7 +180,7 @@ def one_of_two_processes(meeting: str, out: str, rank: int) -> None:
 def test_merging_tables_is_what_processes_do(whole) -> None:
     """The reduction of the purity's state, without processes: associative, and the order does not matter."""
     tables = [updated([[i for i in range(IMAGES) if i % 3 == rank]])["Purity"].best for rank in range(3)]
-    table = C.Purity(P, G, top=4).table
+    table = dapl.metrics.Purity(P, G, top=4).table
     for order in ((0, 1, 2), (2, 0, 1)):
         merged = table.merge(torch.stack([tables[rank] for rank in order]))
         assert table.purity(merged).nanmean().item() == pytest.approx(whole["Purity"])
@@ -228,17 +229,17 @@ def test_forward_gives_the_batch_and_adds_it(whole) -> None:
 
 
 def test_nothing_seen_is_nan() -> None:
-    metric = C.ObjectOverlap()
+    metric = dapl.metrics.ObjectOverlap()
     metric.update(torch.ones(1, 2, 4, 4).bool(), torch.zeros(1, 4, 4))
     assert metric.compute().isnan()
-    metric = C.OutsideInsideRelevanceRatio()
+    metric = dapl.metrics.OutsideInsideRelevanceRatio()
     metric.update(torch.ones(1, 2, 4, 4), torch.zeros(1, 4, 4))
     assert metric.compute().isnan()
     assert metric.oirr_infinite == 0
-    metric = C.Consistency(2, 1)
+    metric = dapl.metrics.Consistency(2, 1)
     metric.update(torch.zeros(1, 2, 1).bool(), torch.zeros(1, 1).bool(), torch.tensor([[0, 1]]))
     assert metric.compute().isnan()
-    metric = C.Purity(1, 1)
+    metric = dapl.metrics.Purity(1, 1)
     metric.update(torch.rand(2, 1), torch.zeros(2, 1, 1).bool(), torch.zeros(2, 1).bool(), torch.arange(2))
     assert metric.compute().isnan()
 
@@ -263,8 +264,8 @@ def test_direction_and_plots() -> None:
 
 def test_a_refused_batch_leaves_no_trace() -> None:
     for metric, arguments in (
-        (C.Consistency(P, 3), (batch()["corresponding"], batch()["visible"], batch()["prototypes"])),
-        (C.Purity(2, G), tuple(batch()[name] for name in UPDATES["Purity"])),
+        (dapl.metrics.Consistency(P, 3), (batch()["corresponding"], batch()["visible"], batch()["prototypes"])),
+        (dapl.metrics.Purity(2, G), tuple(batch()[name] for name in UPDATES["Purity"])),
     ):
         before = {name: getattr(metric, name).clone() for name in metric._defaults}
         with pytest.raises(DaplError, match="made for"):

@@ -11,7 +11,7 @@ everything at once and hands each metric what it asks for::
 - ``image``: the number of each image, averaged over images. Images in which no part is visible have none: they are
   skipped, and counted in ``skipped``.
 - ``dataset``: the assignments of all images pooled, as if they were one large image; the number is computed once.
-- ``projection``: each prototype on its own source image. The caller feeds one row a *class* instead of one an image
+- ``projection``: each prototype on its own source image. The caller feeds one row per *class* instead of one per image
   (see docs/metrics.md); from there on it is the mean over rows, as for ``image``.
 """
 

@@ -1,9 +1,4 @@
-"""Coverage and its two terms over a data set.
-
-Diversity and its two terms over a data set.
-
-Parts × heads: how often the prototype of a head is assigned to a part.
-"""
+"""Prototypes and parts over a data set: Coverage, Diversity, their terms, and which head is assigned to which part."""
 
 from __future__ import annotations
 
@@ -18,8 +13,7 @@ from dapl.common.errors import DaplError
 from dapl.metrics import functional as F
 from dapl.metrics.classes.base import ImageMean, Scope, check_number
 from dapl.metrics.functional.checks import counted
-from dapl.metrics.functional.coverage import harmonic_mean
-from dapl.metrics.functional.diversity import gini, mean_over_parts, pair_overlap
+from dapl.metrics.functional.diversity import counts_of_regions
 
 
 class Coverage(ImageMean):
@@ -44,35 +38,22 @@ class Coverage(ImageMean):
         tensor(0.8333)
     """
 
-    higher_is_better = True
-    numbers: ClassVar[int] = 3
-
+    number = "coverage"
+    terms: ClassVar[int] = 3
     counts: Tensor
 
     def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
         super().__init__(scope, **kwargs)
-        self.add_state("counts", torch.zeros(4, dtype=torch.long), dist_reduce_fx="sum")
+        self._zeros("counts", shape=(4,))
 
     def update(self, assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> None:
         """Add a batch of assignments (…, P, K)."""
-        precision, recall = F.precision(assigned, visible, kept), F.recall(assigned, visible, kept)
-        self._add(harmonic_mean(precision, recall), precision, recall)
-        assigned, visible, kept = counted(assigned, visible, kept)
-        kept = kept & visible.any(-1, keepdim=True)  # prototypes of an image without parts had nothing to hit
-        counts = (assigned.any(-1).sum(), kept.sum(), assigned.any(-2).sum(), visible.sum())
-        self.counts = self.counts + torch.stack(counts).to(self.counts.device)
+        counts = F.coverage_counts(assigned, visible, kept)
+        self._add(*F.coverage_terms(counts))
+        self._count(counts=counts.reshape(-1, 4).sum(0))
 
-    def compute(self) -> Tensor:
-        return self._terms()[0]
-
-    def _terms(self) -> Tensor:
-        """Coverage, Precision, Recall."""
-        if self.scope != "dataset":
-            return (self.sums / self.images).float()
-        prototypes_hit, prototypes, parts_hit, parts = self.counts.double()
-        precision, recall = prototypes_hit / prototypes.clamp(min=1), parts_hit / parts  # NaN if no part was visible
-        precision = precision.where(parts > 0, torch.nan)
-        return torch.stack((harmonic_mean(precision, recall), precision, recall)).float()
+    def _pooled(self) -> Tensor:
+        return torch.stack(F.coverage_terms(self.counts.double()))
 
 
 class PartPrecision(Coverage):
@@ -86,8 +67,8 @@ class PartPrecision(Coverage):
         tensor(0.5000)
     """
 
-    def compute(self) -> Tensor:
-        return self._terms()[1]
+    number = "precision"
+    term: ClassVar[int] = 1
 
 
 class PartRecall(Coverage):
@@ -101,8 +82,8 @@ class PartRecall(Coverage):
         tensor(0.5000)
     """
 
-    def compute(self) -> Tensor:
-        return self._terms()[2]
+    number = "recall"
+    term: ClassVar[int] = 2
 
 
 class Diversity(ImageMean):
@@ -110,8 +91,7 @@ class Diversity(ImageMean):
 
     .. math:: \text{Diversity} = 1 - \frac{\text{Redundancy} + \text{Imbalance}}{2}
 
-    Scope ``dataset`` takes the mean IoU of a part over its pairs in all images, and the Gini coefficient of the mean
-    number of prototypes on a part *where it is visible*: a part that is often hidden is not for that reason uneven.
+    Scope ``dataset`` takes `dapl.metrics.functional.diversity_terms` of the counts of all images together.
     `Redundancy` and `Imbalance` are its two terms; in a ``MetricCollection`` the three share one state.
 
     Args:
@@ -130,11 +110,9 @@ class Diversity(ImageMean):
         tensor(1.)
     """
 
-    higher_is_better = True
-    numbers: ClassVar[int] = 3
-
-    iou_sums: Tensor
-    part_counts: Tensor
+    number = "diversity"
+    terms: ClassVar[int] = 3
+    part_sums: Tensor
 
     def __init__(self, scope: Scope = "image", num_parts: int | None = None, **kwargs: Any) -> None:
         super().__init__(scope, **kwargs)
@@ -142,8 +120,7 @@ class Diversity(ImageMean):
             raise DaplError("scope dataset counts by part: give num_parts, the number of parts of the data set.")
         self.num_parts = num_parts
         if num_parts is not None:
-            self.add_state("iou_sums", torch.zeros(num_parts, dtype=torch.float64), dist_reduce_fx="sum")
-            self.add_state("part_counts", torch.zeros(3, num_parts, dtype=torch.long), dist_reduce_fx="sum")
+            self._zeros("part_sums", shape=(4, num_parts), dtype=torch.float64)
 
     def update(
         self,
@@ -154,30 +131,15 @@ class Diversity(ImageMean):
         images: Tensor | None = None,
     ) -> None:
         """Add a batch of regions (…, P, H, W) and their assignments (…, P, K)."""
-        assigned, visible, kept = counted(assigned, visible, kept)
         if self.num_parts is not None:
             check_number(assigned.shape[-1], self.num_parts, "parts")
-        iou_sums, pairs = pair_overlap(regions, assigned, images)
-        redundancy, imbalance = mean_over_parts(iou_sums, pairs), F.imbalance(assigned, visible, kept)
-        self._add(1 - (redundancy + imbalance) / 2, redundancy, imbalance)
-        if self.num_parts is None:
-            return
-        by_part = (t.reshape(-1, self.num_parts).sum(0) for t in (pairs.long(), assigned.sum(-2), visible))
-        self.part_counts = self.part_counts + torch.stack(list(by_part)).to(self.part_counts.device)
-        self.iou_sums = self.iou_sums + iou_sums.reshape(-1, self.num_parts).to(self.iou_sums.device).double().sum(0)
+        counts = counts_of_regions(regions, assigned, visible, kept, images)
+        self._add(*F.diversity_terms(counts))
+        if self.num_parts is not None:
+            self._count(part_sums=counts.reshape(-1, 4, self.num_parts).double().sum(0))
 
-    def compute(self) -> Tensor:
-        return self._terms()[0]
-
-    def _terms(self) -> Tensor:
-        """Diversity, Redundancy, Imbalance."""
-        if self.scope != "dataset":
-            return (self.sums / self.images).float()
-        pairs, assigned, visible = self.part_counts.double()
-        redundancy = mean_over_parts(self.iou_sums, pairs)
-        imbalance = gini(assigned / visible.clamp(min=1), visible > 0)
-        redundancy = redundancy.where(visible.any(), torch.nan)
-        return torch.stack((1 - (redundancy + imbalance) / 2, redundancy, imbalance)).float()
+    def _pooled(self) -> Tensor:
+        return torch.stack(F.diversity_terms(self.part_sums))
 
 
 class Redundancy(Diversity):
@@ -191,14 +153,12 @@ class Redundancy(Diversity):
         tensor(1.)
     """
 
-    higher_is_better = False
-
-    def compute(self) -> Tensor:
-        return self._terms()[1]
+    number = "redundancy"
+    term: ClassVar[int] = 1
 
 
 class Imbalance(Diversity):
-    """The imbalance in `Diversity`: Gini coefficient of the number of prototypes a part. Same arguments.
+    """The imbalance in `Diversity`: Gini coefficient of the number of prototypes per part. Same arguments.
 
     Example:
         >>> import torch
@@ -208,10 +168,8 @@ class Imbalance(Diversity):
         tensor(0.5000)
     """
 
-    higher_is_better = False
-
-    def compute(self) -> Tensor:
-        return self._terms()[2]
+    number = "imbalance"
+    term: ClassVar[int] = 2
 
 
 class PartAssignment(Metric):
@@ -223,7 +181,7 @@ class PartAssignment(Metric):
 
     Args:
         num_parts: K.
-        num_heads: N, the number of prototypes a class.
+        num_heads: N, the number of prototypes per class.
         parts: the names of the parts, for the plot.
         kwargs: of ``torchmetrics.Metric``.
 

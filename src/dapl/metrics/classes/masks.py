@@ -1,7 +1,4 @@
-"""How much of the prototypes' activation lies beside the object, over a data set.
-
-Regions and maps against object masks, over a data set.
-"""
+"""Maps and regions against the mask of the object, over a data set."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dapl.metrics import functional as F
-from dapl.metrics.classes.base import Companion, ImageMean, Scope
+from dapl.metrics.classes.base import ImageMean, RegisteredMetric, Scope
 
 
 class BackgroundBias(ImageMean):
@@ -36,29 +33,26 @@ class BackgroundBias(ImageMean):
         tensor(0.3125)
     """
 
-    higher_is_better = False
+    number = "background_bias"
     pooled: ClassVar[str] = "pooled_maps"
     """Name of the state (sum, number): a `MetricCollection` may take two metrics with the same names for one."""
 
     def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
         super().__init__(scope, **kwargs)
-        self.add_state(self.pooled, torch.zeros(2, dtype=torch.float64), dist_reduce_fx="sum")
+        self._zeros(self.pooled, shape=(2,), dtype=torch.float64)
 
     def update(self, maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> None:
         """Add a batch of raw maps (…, P, H, W) and of masks (…, H, W) on their grid."""
         self._add_shares(F.background_bias(maps, masks, kept))
 
     def _add_shares(self, shares: Tensor) -> None:
-        self._add(shares.nanmean(-1))
-        pooled = torch.stack((shares.nansum(), (~shares.isnan()).sum()))
-        state = getattr(self, self.pooled)
-        setattr(self, self.pooled, state + pooled.to(state.device).double())
+        counts = F.share_counts(shares.double())
+        self._add(counts[..., 0] / counts[..., 1])
+        self._count(**{self.pooled: counts.reshape(-1, 2).sum(0)})
 
-    def compute(self) -> Tensor:
-        if self.scope != "dataset":
-            return (self.sums / self.images).float().squeeze(0)
+    def _pooled(self) -> Tensor:
         total, number = getattr(self, self.pooled)
-        return (total / number).float()
+        return (total / number).unsqueeze(0)
 
 
 class RegionBackgroundShare(BackgroundBias):
@@ -74,6 +68,7 @@ class RegionBackgroundShare(BackgroundBias):
         tensor(0.5000)
     """
 
+    number = "region_background_share"
     pooled: ClassVar[str] = "pooled_regions"
 
     def update(self, regions: Tensor, pixel_masks: Tensor, kept: Tensor | None = None) -> None:  # type: ignore[override]
@@ -81,7 +76,7 @@ class RegionBackgroundShare(BackgroundBias):
         self._add_shares(F.region_background_share(regions, pixel_masks, kept))
 
 
-class ObjectOverlap(Companion):
+class ObjectOverlap(RegisteredMetric):
     """Share of the object that a region covers, averaged over prototypes and then images; no extra model pass.
 
     See `dapl.metrics.functional.object_overlap`. Background overlap is `dapl.metrics.RegionBackgroundShare`.
@@ -96,7 +91,7 @@ class ObjectOverlap(Companion):
         tensor(0.5000)
     """
 
-    higher_is_better = None
+    number = "object_overlap"
     overlap_sum: Tensor
     overlap_images: Tensor
 
@@ -107,14 +102,15 @@ class ObjectOverlap(Companion):
 
     def update(self, regions: Tensor, pixel_masks: Tensor, kept: Tensor | None = None) -> None:
         """Add a batch of regions (…, P, H, W) and of masks (…, H, W) at their size."""
-        values = F.object_overlap(regions, pixel_masks, kept).nanmean(-1)
-        self._count(overlap_sum=values.double().nansum(), overlap_images=(~values.isnan()).sum())
+        counts = F.share_counts(F.object_overlap(regions, pixel_masks, kept).double())
+        values = counts[..., 0] / counts[..., 1]
+        self._count(overlap_sum=values.nansum(), overlap_images=(~values.isnan()).sum())
 
     def compute(self) -> Tensor:
         return (self.overlap_sum / self.overlap_images).float()
 
 
-class OutsideInsideRelevanceRatio(Companion):
+class OutsideInsideRelevanceRatio(RegisteredMetric):
     """OIRR, the mean over all (image, prototype) for which it is finite; no extra model pass.
 
     See `dapl.metrics.functional.outside_inside_relevance_ratio`. Those without activation inside the object are
@@ -130,23 +126,22 @@ class OutsideInsideRelevanceRatio(Companion):
         (tensor(0.5000), tensor(1))
     """
 
-    higher_is_better = False
-    plot_upper_bound = None
-    oirr_sum: Tensor
-    oirr_cases: Tensor
-    oirr_infinite: Tensor
+    number = "oirr"
+    oirr: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._zeros("oirr_sum", dtype=torch.float64)
-        self._zeros("oirr_cases", "oirr_infinite")
+        self._zeros("oirr", shape=(3,), dtype=torch.float64)
+
+    @property
+    def oirr_infinite(self) -> Tensor:
+        """How many (image, prototype) have no activation inside the object."""
+        return self.oirr[2].long()
 
     def update(self, maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> None:
         """Add a batch of maps (…, P, H, W) and of masks (…, H, W) on their grid."""
-        values = F.outside_inside_relevance_ratio(maps, masks, kept).double()
-        finite = values.isfinite()
-        total = values.where(finite, 0.0).sum()
-        self._count(oirr_sum=total, oirr_cases=finite.sum(), oirr_infinite=values.isinf().sum())
+        counts = F.oirr_counts(F.outside_inside_relevance_ratio(maps, masks, kept))
+        self._count(oirr=counts.reshape(-1, 3).sum(0))
 
     def compute(self) -> Tensor:
-        return (self.oirr_sum / self.oirr_cases).float()
+        return (self.oirr[0] / self.oirr[1]).float()

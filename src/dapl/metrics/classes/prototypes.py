@@ -1,7 +1,4 @@
-"""Consistency, Stability and Purity over a data set: do prototypes stay with their parts?
-
-What is made of scores alone: the size of explanations, and faithfulness.
-"""
+"""Consistency, Stability, Purity, the size of explanations and faithfulness over a data set."""
 
 from __future__ import annotations
 
@@ -11,12 +8,11 @@ import torch
 from torch import Tensor
 
 from dapl.metrics import functional as F
-from dapl.metrics.classes.base import Companion, check_number
-from dapl.metrics.functional.faithfulness import loss_sums, similarity_loss
+from dapl.metrics.classes.base import RegisteredMetric, check_number
 from dapl.metrics.functional.purity import PurityTable
 
 
-class Consistency(Companion):
+class Consistency(RegisteredMetric):
     """Consistency over the test images, see `dapl.metrics.functional.consistency`. No extra model pass.
 
     Args:
@@ -37,7 +33,7 @@ class Consistency(Companion):
         tensor(0.5000)
     """
 
-    higher_is_better = True
+    number = "consistency"
     hits: Tensor
     seen: Tensor
 
@@ -56,7 +52,7 @@ class Consistency(Companion):
         return F.consistency(self.hits, self.seen, self.threshold)
 
 
-class Stability(Companion):
+class Stability(RegisteredMetric):
     """Stability over the test images, see `dapl.metrics.functional.stability`. One extra pass, on perturbed images.
 
     Args:
@@ -75,7 +71,7 @@ class Stability(Companion):
         tensor(0.5000)
     """
 
-    higher_is_better = True
+    number = "stability"
     stable: Tensor
     shown: Tensor
 
@@ -100,7 +96,7 @@ class Stability(Companion):
         return F.stability(self.stable, self.shown)
 
 
-class Purity(Companion):
+class Purity(RegisteredMetric):
     """Mean purity of the prototypes, see `dapl.metrics.functional.purity`. One pass over the *training* images.
 
     State is the ``top`` best images of each prototype; processes merge theirs. Each image is to be given once.
@@ -124,7 +120,7 @@ class Purity(Companion):
         tensor(0.5000)
     """
 
-    higher_is_better = True
+    number = "purity"
     best: Tensor
 
     def __init__(self, num_prototypes: int, num_parts: int, top: int = 10, **kwargs: Any) -> None:
@@ -147,7 +143,7 @@ class Purity(Companion):
         return self.per_prototype().nanmean()
 
 
-class ExplanationSize(Companion):
+class ExplanationSize(RegisteredMetric):
     """Mean number of prototypes in an explanation, see `dapl.metrics.functional.explanation_size`; no extra pass.
 
     Args:
@@ -164,8 +160,7 @@ class ExplanationSize(Companion):
         tensor(2.5000)
     """
 
-    higher_is_better = False
-    plot_upper_bound = None
+    number = "explanation_size"
     sizes: Tensor
     explanations: Tensor
 
@@ -183,7 +178,7 @@ class ExplanationSize(Companion):
         return (self.sizes.double() / self.explanations).float()
 
 
-class Faithfulness(Companion):
+class Faithfulness(RegisteredMetric):
     """Similarity lost with the shown region against a random one, see `dapl.metrics.functional.faithfulness`.
 
     Two extra model passes for each (image, prototype) measured. ``compute`` gives a dictionary with the fields of
@@ -199,9 +194,7 @@ class Faithfulness(Companion):
         tensor(1.)
     """
 
-    higher_is_better = True
-    plot_lower_bound = None
-    plot_upper_bound = None
+    number = "faithfulness"
     losses: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
@@ -210,7 +203,7 @@ class Faithfulness(Companion):
 
     def update(self, before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor | None = None) -> None:
         """Add the scores of a batch."""
-        self._count(losses=loss_sums(before, blurred, random, measured))
+        self._count(losses=F.loss_counts(before, blurred, random, measured).reshape(-1, 4).sum(0))
 
     def compute(self) -> dict[str, Tensor]:
-        return similarity_loss(self.losses)._asdict()
+        return {name: value.float() for name, value in F.similarity_loss(self.losses)._asdict().items()}

@@ -19,8 +19,11 @@ from dapl.metrics.functional.background import (
     background_bias,
     background_overlap,
     object_overlap,
+    oirr_counts,
     outside_inside_relevance_ratio,
     region_background_share,
+    share_beside,
+    share_counts,
 )
 from dapl.metrics.functional.consistency import (
     consistency,
@@ -31,11 +34,37 @@ from dapl.metrics.functional.consistency import (
     peaks,
     perturb,
     stability,
+    stable_shares,
+    unchanged_parts,
     visible_keypoints,
 )
-from dapl.metrics.functional.coverage import assign, coverage, overlap, precision, recall, visible_parts
-from dapl.metrics.functional.diversity import diversity, imbalance, redundancy
-from dapl.metrics.functional.faithfulness import SimilarityLoss, blur_out, faithfulness, random_regions
+from dapl.metrics.functional.coverage import (
+    CoverageTerms,
+    assign,
+    coverage,
+    coverage_counts,
+    coverage_terms,
+    overlap,
+    precision,
+    recall,
+    visible_parts,
+)
+from dapl.metrics.functional.diversity import (
+    DiversityTerms,
+    diversity,
+    diversity_counts,
+    diversity_terms,
+    imbalance,
+    redundancy,
+)
+from dapl.metrics.functional.faithfulness import (
+    SimilarityLoss,
+    blur_out,
+    faithfulness,
+    loss_counts,
+    random_regions,
+    similarity_loss,
+)
 from dapl.metrics.functional.parts import part_masks
 from dapl.metrics.functional.purity import (
     merge_left_right,
@@ -49,6 +78,8 @@ from dapl.metrics.functional.regions import activation_regions, iou, upsample
 from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes
 
 __all__ = [
+    "CoverageTerms",
+    "DiversityTerms",
     "SimilarityLoss",
     "activation_regions",
     "assign",
@@ -62,14 +93,20 @@ __all__ = [
     "count_parts",
     "count_stable",
     "coverage",
+    "coverage_counts",
+    "coverage_terms",
     "diversity",
+    "diversity_counts",
+    "diversity_terms",
     "explanation_size",
     "faithfulness",
     "imbalance",
     "iou",
+    "loss_counts",
     "merge_left_right",
     "merge_parts",
     "object_overlap",
+    "oirr_counts",
     "outside_inside_relevance_ratio",
     "overlap",
     "part_masks",
@@ -83,9 +120,14 @@ __all__ = [
     "recall",
     "redundancy",
     "region_background_share",
+    "share_beside",
+    "share_counts",
+    "similarity_loss",
     "sparsity",
     "stability",
+    "stable_shares",
     "top_images",
+    "unchanged_parts",
     "unique_prototypes",
     "upsample",
     "visible_keypoints",

@@ -1,7 +1,4 @@
-"""How much of a prototype's activation lies beside the object.
-
-Object masks: how much of the object a region covers, how much of it lies beside, and OIRR (QuanProto).
-"""
+"""Prototypes against the mask of the object: how much of a map or region lies beside it, how much of it they cover."""
 
 from __future__ import annotations
 
@@ -39,9 +36,18 @@ def background_bias(maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> 
     if bool((maps < 0).any()):
         raise DaplError("maps hold negative values, of which no share can be taken: shift them, or measure regions.")
     maps = maps if maps.dtype == torch.float64 else maps.to(torch.float32)
-    beside = (maps * (1 - masks).unsqueeze(-3)).sum((-2, -1))
-    value = beside / maps.sum((-2, -1))
+    value = share_beside(maps, masks.to(maps.dtype), torch.nan).clamp(max=1)  # two sums that round differently
     return value.where(which(kept, maps, value.shape, "kept", "prototypes"), torch.nan)
+
+
+def share_beside(maps: Tensor, masks: Tensor, empty: float) -> Tensor:
+    """The formula of `background_bias` alone, differentiable and unchecked, for the foreground loss (equation 5).
+
+    ``empty``: the value of a map that is 0 everywhere. Shapes: maps (…, P, H, W), masks (…, H, W) → (…, P).
+    """
+    total = maps.sum((-2, -1))
+    beside = torch.einsum("...phw,...hw->...p", maps, 1 - masks)
+    return (beside / total.clamp_min(torch.finfo(maps.dtype).tiny)).where(total > 0, empty)
 
 
 def region_background_share(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -106,30 +112,8 @@ def object_overlap(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -
     return value.where(which(kept, regions, value.shape, "kept", "prototypes"), torch.nan)
 
 
-def background_overlap(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
-    r"""The share of a prototype's region that lies beside the object: `region_background_share` by its other name.
-
-    .. math:: 1 - \frac{|A_j \cap M|}{|A_j|}
-
-    Costs no model pass of its own. The class is `dapl.metrics.RegionBackgroundShare`.
-
-    Reference: P. Schlinge et al., "Comprehensive Evaluation of Prototype Neural Networks" (QuanProto), 2025.
-
-    Args:
-        regions: A, bool (…, P, H, W), from `dapl.metrics.functional.activation_regions`.
-        masks: M, (…, H, W) in [0, 1] at the size of the regions.
-        kept: bool (…, P), the prototypes that count; None means all.
-
-    Returns:
-        (…, P), in [0, 1]; NaN for a prototype that is not kept, or whose region is empty (QuanProto: 0).
-
-    Example:
-        >>> import torch
-        >>> regions = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3)
-        >>> background_overlap(regions, torch.tensor([[1, 0, 0]]).bool())
-        tensor([0.5000, 1.0000])
-    """
-    return region_background_share(regions, masks, kept)
+background_overlap = region_background_share
+"""QuanProto's name for it; an empty region is NaN here and 0 there."""
 
 
 def outside_inside_relevance_ratio(
@@ -177,6 +161,21 @@ def outside_inside_relevance_ratio(
     has_object = (masks.sum((-2, -1)) > 0).unsqueeze(-1)
     counts = has_object & which(kept, maps, maps.shape[:-2], "kept", "prototypes")
     return (outside / inside).where(counts, torch.nan)
+
+
+def oirr_counts(ratios: Tensor) -> Tensor:
+    """The sum of the finite ratios (…, P), their number, and the number of infinite ones: float64 (…, 3).
+
+    OIRR over many images is the first over the second: one infinite ratio would swallow the mean.
+    """
+    finite = ratios.isfinite()
+    counts = ratios.double().where(finite, 0.0).sum(-1), finite.sum(-1), ratios.isinf().sum(-1)
+    return torch.stack([count.double() for count in counts], dim=-1)
+
+
+def share_counts(shares: Tensor) -> Tensor:
+    """The sum of the shares (…, P) that are numbers, and how many: (…, 2). Their mean is the first over the second."""
+    return torch.stack((shares.nansum(-1), (~shares.isnan()).sum(-1).to(shares.dtype)), dim=-1)
 
 
 def _mean(maps: Tensor, weights: Tensor) -> Tensor:

@@ -1,9 +1,5 @@
-"""Which keypoints can be hit at all.
-
-Consistency: does a prototype show the same part in all images of its class? (Huang et al. 2023)
-
-Stability: does a prototype still show the same parts when the image is slightly noisy? (Huang et al. 2023)
-"""
+"""Consistency and stability (Huang et al. 2023): does a prototype show the same part in all images of its class, and
+still the same parts when an image is slightly noisy?"""
 
 from __future__ import annotations
 
@@ -301,14 +297,23 @@ def count_stable(
         >>> count_stable(before, after, torch.tensor([[0], [0]]), number=1)
         (tensor([1]), tensor([2]))
     """
+    unchanged = unchanged_parts(corresponding, perturbed, visible).unsqueeze(-1)
+    shown = torch.ones_like(unchanged[:, 0]) if visible is None else visible.any(-1, keepdim=True)
+    stable, shown = count_parts(unchanged, shown, prototypes, number, kept)  # as of one part: being unchanged
+    return stable.squeeze(1), shown.squeeze(1)
+
+
+def unchanged_parts(corresponding: Tensor, perturbed: Tensor, visible: Tensor | None = None) -> Tensor:
+    """bool (…, P): whether a prototype kept all its parts under noise; never where no part is visible.
+
+    Shapes: corresponding and perturbed bool (…, P, K), visible bool (…, K).
+    """
     check_flags(corresponding, "corresponding", "images, prototypes, parts")
     check_flags(perturbed, "perturbed", "images, prototypes, parts")
     check_same_shape(corresponding, perturbed, "corresponding and perturbed")
     parts = torch.Size((*corresponding.shape[:-2], corresponding.shape[-1]))
-    has_parts = which(visible, corresponding, parts, "visible", "parts").any(-1, keepdim=True)
-    unchanged = (corresponding == perturbed).all(-1, keepdim=True)
-    stable, shown = count_parts(unchanged, has_parts, prototypes, number, kept)  # as of one part: being unchanged
-    return stable.squeeze(1), shown.squeeze(1)
+    shown = which(visible, corresponding, parts, "visible", "parts").any(-1, keepdim=True)
+    return (corresponding == perturbed).all(-1) & shown
 
 
 def stability(stable: Tensor, shown: Tensor) -> Tensor:
@@ -340,4 +345,9 @@ def stability(stable: Tensor, shown: Tensor) -> Tensor:
             f"stable must be counts (…, prototypes) that are at most shown, "
             f"but are {shape_of(stable)} beside {shape_of(shown)}: both come from `count_stable`."
         )
-    return (stable.double() / shown).nanmean(-1).float()
+    return stable_shares(stable, shown).nanmean(-1).float()
+
+
+def stable_shares(stable: Tensor, shown: Tensor) -> Tensor:
+    """The share of images in which a prototype kept its parts; NaN where it was never asked."""
+    return stable.double() / shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -97,12 +99,18 @@ def assign(
     return counted(overlap > threshold, visible, kept)[0]
 
 
-def precision(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
-    r"""The share of prototypes that lie on a part.
+class CoverageTerms(NamedTuple):
+    """Coverage and what it is made of, each (…)."""
 
-    .. math:: \text{Precision} = \frac{|\{p_j : p_j \text{ assigned to} \ge 1 \text{ part}\}|}{|\mathcal{P}|}
+    coverage: Tensor
+    precision: Tensor
+    recall: Tensor
 
-    0 when no prototype is kept (nothing was shown), NaN when no part is visible (nothing could be hit).
+
+def coverage_counts(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    """What Coverage is made of, as counts that may be added up over images.
+
+    Prototypes of an image in which no part is visible have nothing to hit and are not counted.
 
     Args:
         assigned: bool (…, P, K), from `assign`.
@@ -110,39 +118,67 @@ def precision(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | No
         kept: bool (…, P), the prototypes that count; None means all.
 
     Returns:
-        (…), in [0, 1].
+        integers (…, 4): prototypes on a part, prototypes, parts with a prototype, parts.
+
+    Example:
+        >>> import torch
+        >>> coverage_counts(torch.tensor([[True, False], [True, False]]))
+        tensor([2, 2, 1, 2])
+    """
+    assigned, visible, kept = counted(assigned, visible, kept)
+    kept = kept & visible.any(-1, keepdim=True)
+    return torch.stack((assigned.any(-1).sum(-1), kept.sum(-1), assigned.any(-2).sum(-1), visible.sum(-1)), dim=-1)
+
+
+def coverage_terms(counts: Tensor) -> CoverageTerms:
+    r"""Coverage, precision and recall of `coverage_counts`, of one image or added up over many.
+
+    .. math:: \text{Precision} = \frac{|\{p_j : p_j \text{ assigned to} \ge 1 \text{ part}\}|}{|\mathcal{P}|}, \quad
+        \text{Recall} = \frac{|\{\text{part}_k : \text{part}_k \text{ captured by} \ge 1 \text{ prototype}\}|}{K}, \quad
+        \text{Coverage} = \frac{2 \cdot \text{Precision} \cdot \text{Recall}}{\text{Precision} + \text{Recall}}
+
+    This is the only place where they are computed: `coverage`, `dapl.metrics.Coverage` and `dapl evaluate` call it.
+
+    Args:
+        counts: (…, 4).
+
+    Returns:
+        `CoverageTerms`; NaN where no part is visible, 0 where nothing is assigned or no prototype is kept.
+
+    Example:
+        >>> import torch
+        >>> coverage_terms(torch.tensor([2, 2, 1, 2]))
+        CoverageTerms(coverage=tensor(0.6667), precision=tensor(1.), recall=tensor(0.5000))
+    """
+    prototypes_hit, prototypes, parts_hit, parts = counts.unbind(-1)
+    precision = (prototypes_hit / prototypes.clamp(min=1)).where(parts > 0, torch.nan)
+    recall = parts_hit / parts  # 0/0 is NaN
+    total = precision + recall
+    return CoverageTerms((2 * precision * recall / total).where(total != 0, 0.0), precision, recall)
+
+
+def precision(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
+    """The share of prototypes that lie on a part: the precision of `coverage_terms`. Arguments as of `coverage`.
 
     Example:
         >>> import torch
         >>> precision(torch.tensor([[True, True], [False, False]]))
         tensor(0.5000)
     """
-    assigned, visible, kept = counted(assigned, visible, kept)
-    return _share(assigned.any(-1), kept).where(visible.any(-1), torch.nan)
+    return coverage_terms(coverage_counts(assigned, visible, kept)).precision
 
 
 def recall(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
-    r"""The share of the visible parts that a prototype lies on.
+    """The share of the visible parts that a prototype lies on: the recall of `coverage_terms`.
 
-    .. math:: \text{Recall} = \frac{|\{\text{part}_k : \text{part}_k \text{ captured by} \ge 1 \text{ prototype}\}|}{K}
-
-    NaN when no part is visible (K = 0).
-
-    Args:
-        assigned: bool (…, P, K), from `assign`.
-        visible: bool (…, K), the parts that count; None means all.
-        kept: bool (…, P), the prototypes that count; None means all.
-
-    Returns:
-        (…), in [0, 1].
+    Arguments as of `coverage`.
 
     Example:
         >>> import torch
         >>> recall(torch.tensor([[True, False, False]]), visible=torch.tensor([True, True, False]))
         tensor(0.5000)
     """
-    assigned, visible, _ = counted(assigned, visible, kept)
-    return _share(assigned.any(-2), visible).where(visible.any(-1), torch.nan)
+    return coverage_terms(coverage_counts(assigned, visible, kept)).recall
 
 
 def coverage(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> Tensor:
@@ -150,7 +186,7 @@ def coverage(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | Non
 
     .. math:: \text{Coverage} = \frac{2 \cdot \text{Precision} \cdot \text{Recall}}{\text{Precision} + \text{Recall}}
 
-    0 when nothing is assigned, NaN when no part is visible.
+    with the terms of `coverage_terms`: 0 when nothing is assigned, NaN when no part is visible.
 
     Args:
         assigned: bool (…, P, K), from `assign`.
@@ -165,14 +201,4 @@ def coverage(assigned: Tensor, visible: Tensor | None = None, kept: Tensor | Non
         >>> coverage(torch.tensor([[True, False], [True, False]]))  # precision 1, recall 1/2
         tensor(0.6667)
     """
-    return harmonic_mean(precision(assigned, visible, kept), recall(assigned, visible, kept))
-
-
-def harmonic_mean(a: Tensor, b: Tensor) -> Tensor:
-    """F1 of precision and recall; 0 when both are."""
-    total = a + b
-    return (2 * a * b / total).where(total != 0, 0.0)
-
-
-def _share(hit: Tensor, of: Tensor) -> Tensor:
-    return hit.sum(-1) / of.sum(-1).clamp(min=1)
+    return coverage_terms(coverage_counts(assigned, visible, kept)).coverage

@@ -150,11 +150,12 @@ def faithfulness(before: Tensor, blurred: Tensor, random: Tensor, measured: Tens
         >>> loss.region, loss.random, loss.difference, loss.ratio, loss.wins
         (tensor(2.), tensor(1.), tensor(1.), tensor(2.), tensor(0.5000))
     """
-    return similarity_loss(loss_sums(before, blurred, random, measured))
+    counts = loss_counts(before, blurred, random, measured)
+    return SimilarityLoss(*(value.float() for value in similarity_loss(counts.reshape(-1, 4).sum(0))))
 
 
-def loss_sums(before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor | None = None) -> Tensor:
-    """(4), what the means are made of: losses of the own and of the random regions, cases won, cases."""
+def loss_counts(before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor | None = None) -> Tensor:
+    """What `similarity_loss` is made of, to be added up: loss of the own and of a random region, won, cases: (…, 4)."""
     for scores, name in ((before, "before"), (blurred, "blurred"), (random, "random")):
         if not scores.is_floating_point() or not bool(torch.isfinite(scores).all()):
             raise DaplError(
@@ -164,11 +165,11 @@ def loss_sums(before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor 
     first, own, other = (scores.detach().double() for scores in (before, blurred, random))
     own, other = first - own, first - other
     counts = which(measured, before, before.shape, "measured", "prototypes").double()
-    return torch.stack([(value * counts).sum() for value in (own, other, (own > other).double(), counts)])
+    return torch.stack([value * counts for value in (own, other, (own > other).double(), torch.ones_like(own))], dim=-1)
 
 
 def similarity_loss(sums: Tensor) -> SimilarityLoss:
-    """The means, from the sums of `loss_sums`."""
-    region, random, wins = (sums[:3] / sums[3]).unbind()
+    """The means, from sums (…, 4) of `loss_counts`."""
+    region, random, wins = (sums[..., :3] / sums[..., 3:]).unbind(-1)
     ratio = (region / random).where(random > 0, torch.nan)
-    return SimilarityLoss(*(value.float() for value in (region, random, region - random, ratio, wins)))
+    return SimilarityLoss(region, random, region - random, ratio, wins)

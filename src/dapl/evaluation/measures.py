@@ -1,0 +1,381 @@
+"""How `evaluate` gets the numbers of each metric: what is kept of every batch, and what is made of all rows.
+
+A pass fills the columns of `Rows`, a few numbers per image; numbers, intervals, tables by class and by part, curves and
+plots are arithmetic on them, by the formulas of `dapl.metrics.functional`. `MEASURES` has one entry per metric of
+`dapl.metrics.registry`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.evaluation.statistics import (
+    AnyStatistic,
+    ClassStatistic,
+    Number,
+    Statistic,
+    balanced_accuracy,
+    calibration_error,
+    intervals,
+    mean,
+    ratio,
+    values,
+    with_intervals,
+)
+from dapl.evaluation.views import BatchView
+from dapl.metrics import functional as F
+from dapl.metrics.registry import METRICS, NUMBERS, metric
+from dapl.processes.interface import Processes
+from dapl.processes.sharing import sum_rows
+
+
+class Rows:
+    """Columns by name, n rows each, filled batch by batch."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.columns: dict[str, Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"Rows({self.count}, {', '.join(self.columns) or 'empty'})"
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.columns[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def add(self, rows: Tensor, found: Mapping[str, Tensor | None]) -> None:
+        """Values B×… of these rows (long B); a column that is None is left out."""
+        for name, value in found.items():
+            if value is not None:
+                if name not in self.columns:
+                    self.columns[name] = torch.zeros((self.count, *value.shape[1:]), dtype=value.dtype)
+                self.columns[name][rows] = value.detach().cpu()
+
+    def merged(self, processes: Processes) -> Rows:
+        """The rows that all processes filled, each a share of them (the rest is 0)."""
+        if processes.world_size > 1:
+            kinds = {name: (column.shape, str(column.dtype)) for name, column in self.columns.items()}
+            for name, (shape, kind) in _from_first(kinds, processes):
+                dtype = getattr(torch, kind.removeprefix("torch."))
+                column = self.columns.get(name, torch.zeros(shape, dtype=dtype))
+                self.columns[name] = sum_rows(column.byte() if dtype == torch.bool else column, processes).to(dtype)
+        return self
+
+
+def _from_first(kinds: dict[str, Any], processes: Processes) -> Iterator[tuple[str, Any]]:
+    """What the first process says, in all of them; one that had no images knows of no columns."""
+    said = json.dumps(kinds).encode() if processes.global_rank == 0 else b""
+    length = int(processes.sum(torch.tensor(len(said), device=processes.device)))
+    letters = torch.zeros(length, dtype=torch.uint8, device=processes.device)
+    if said:
+        letters.copy_(torch.frombuffer(bytearray(said), dtype=torch.uint8))
+    return iter(json.loads(bytes(processes.sum(letters).tolist())).items())
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All that the passes of an evaluation left behind, and what it is about."""
+
+    names: frozenset[str]
+    """The metrics to give."""
+    protocol: EvaluationProtocol
+    classes: Sequence[str]
+    parts: Sequence[str]
+    """Empty where no metric with parts was asked for."""
+    labels: Tensor
+    """long n, of the images."""
+    images: Rows
+    """One row per image."""
+    scoped: Rows
+    """The same, or one row per class in scope projection: for metrics that the scope decides."""
+    kept: Tensor
+    """bool C×M: which prototypes of each class count."""
+    once: dict[str, Tensor] = field(default_factory=dict)
+    """What was not measured image by image."""
+
+    def assigned(self, tau: float | None = None) -> Tensor:
+        """bool n×M×K: which prototypes are on which parts."""
+        rows = self.scoped
+        return F.assign(rows["overlap"], self.protocol.tau if tau is None else tau, rows["visible"], rows["kept"])
+
+    def heads_on_parts(self) -> Tensor:
+        """K×M: how often prototype m of its class is on part k, where that is visible."""
+        shown = self.scoped["visible"].unsqueeze(1) & self.scoped["kept"].unsqueeze(2)
+        return (self.assigned().sum(0) / shown.sum(0)).T
+
+    def heads_overlap(self) -> Tensor:
+        """M×M: the mean IoU of the regions of two prototypes of a class; NaN on the diagonal."""
+        kept = self.scoped["kept"]
+        both = (kept.unsqueeze(2) & kept.unsqueeze(1)).float()
+        found = (self.scoped["ious"] * both).sum(0) / both.sum(0)
+        return found.fill_diagonal_(torch.nan)
+
+    def row_labels(self) -> Tensor:
+        """The class of each row of ``scoped``."""
+        return self.labels if self.scoped is self.images else torch.arange(len(self.classes))
+
+    @property
+    def pooled(self) -> bool:
+        return self.protocol.scope == "dataset"
+
+
+Found = Mapping[str, Tensor | None]
+
+
+def _nothing(view: Any) -> Found:
+    return {}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What one metric keeps of every batch, and what is made of it."""
+
+    statistics: Callable[[Measurements], list[AnyStatistic]]
+    keep: Callable[[Any], Found] = _nothing
+    """Columns B×… of a `BatchView` (of a `ModelView` where the metric needs the model); None where the data is silent.
+    Several metrics may name the same column."""
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+def _answers(view: BatchView) -> Found:
+    logs = view.logits.float().log_softmax(1)
+    highest, predicted = logs.max(1)
+    return {
+        "predicted": predicted,
+        "right": (predicted == view.labels).float(),
+        "confidence": highest.exp(),
+        "cross_entropy": -logs.gather(1, view.labels.unsqueeze(1)).squeeze(1),
+    }
+
+
+def _balanced_accuracy(m: Measurements) -> list[AnyStatistic]:
+    return [balanced_accuracy(m.images["right"], m.labels, len(m.classes))]
+
+
+def _calibration_error(m: Measurements) -> list[AnyStatistic]:
+    return [calibration_error(m.images["right"], m.images["confidence"], m.protocol.ece_bins)]
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _on_parts(view: BatchView) -> Found:
+    return {"kept": view.kept, "overlap": view.overlap, "visible": view.visible}
+
+
+def _coverage_counts(m: Measurements, tau: float | None = None) -> Tensor:
+    return F.coverage_counts(m.assigned(tau), m.scoped["visible"], m.scoped["kept"]).double()
+
+
+def _coverage(m: Measurements) -> list[AnyStatistic]:
+    counts = _coverage_counts(m)
+    if m.pooled:
+        return [Statistic(counts, lambda sums: F.coverage_terms(sums)._asdict())]
+    return [mean(**F.coverage_terms(counts)._asdict())]
+
+
+def _diversity(m: Measurements) -> list[AnyStatistic]:
+    counts = F.diversity_counts(m.scoped["ious"], m.assigned(), m.scoped["visible"], m.scoped["kept"]).double()
+    if m.pooled:
+        by_part = (4, counts.shape[-1])
+        finish = lambda sums: F.diversity_terms(sums.unflatten(-1, by_part))._asdict()  # noqa: E731
+        return [Statistic(counts.flatten(1), finish, biased=True)]
+    return [mean(**F.diversity_terms(counts)._asdict())]
+
+
+# --- the object ----------------------------------------------------------------------------------------------------
+
+
+def _share(name: str, column: str) -> Callable[[Measurements], list[AnyStatistic]]:
+    """Mean over rows of the mean over prototypes; over all (row, prototype) in scope dataset."""
+
+    def statistics(m: Measurements) -> list[AnyStatistic]:
+        counts = F.share_counts(m.scoped[column].double())
+        return [ratio(name, counts) if m.pooled else mean(**{name: counts[:, 0] / counts[:, 1]})]
+
+    return statistics
+
+
+def _bias(view: BatchView) -> Found:
+    return {"kept": view.kept, "bias": view.bias, "negative": _negative(view)}
+
+
+def _negative(view: BatchView) -> Tensor:
+    return torch.full((len(view.indices),), view.has_negative)
+
+
+def _object_overlap(view: BatchView) -> Found:
+    masks = view.truth.masks
+    if masks is None:
+        return {}
+    counts = F.share_counts(F.object_overlap(view.regions, masks.bool(), view.kept).double())
+    return {"object_overlap": counts[:, 0] / counts[:, 1]}
+
+
+def _oirr(view: BatchView) -> Found:
+    if view.foreground is None:
+        return {}
+    counts = torch.zeros(len(view.indices), 3, dtype=torch.float64)
+    if not view.has_negative:
+        counts = F.oirr_counts(F.outside_inside_relevance_ratio(view.maps, view.foreground, view.kept))
+    return {"oirr": counts, "negative": _negative(view)}
+
+
+# --- the same part in every image ----------------------------------------------------------------------------------
+
+
+def _corresponding(view: BatchView) -> Found:
+    if view.corresponding is None:
+        return {}
+    return dict(zip(("corresponding", "seen"), view.corresponding, strict=True))
+
+
+def _consistency(m: Measurements) -> list[AnyStatistic]:
+    corresponding, seen = m.images["corresponding"], m.images["seen"]
+    prototypes, parts = corresponding.shape[1:]
+
+    def finish(sums: Tensor, label: int) -> Tensor:
+        hits, seen = sums.split((prototypes * parts, parts), dim=-1)
+        counted = m.kept[label].double().unsqueeze(1)
+        hits = hits.unflatten(-1, (prototypes, parts)) * counted
+        return F.consistent_prototypes(hits, seen.unsqueeze(-2) * counted)
+
+    columns = torch.cat((corresponding.flatten(1), seen), dim=1)
+    return [ClassStatistic("consistency", columns, m.labels, len(m.kept), finish)]
+
+
+def _stable(view: Any) -> Found:
+    if view.corresponding is None:
+        return {}
+    corresponding, seen = view.corresponding
+    return {"stable": F.unchanged_parts(corresponding, view.corresponding_with_noise, seen), "shown": seen.any(1)}
+
+
+def _stability(m: Measurements) -> list[AnyStatistic]:
+    def finish(sums: Tensor, label: int) -> Tensor:
+        return F.stable_shares(sums[..., :-1], sums[..., -1:]).where(m.kept[label], torch.nan)
+
+    columns = torch.cat((m.images["stable"], m.images["shown"].unsqueeze(1)), dim=1)
+    return [ClassStatistic("stability", columns, m.labels, len(m.kept), finish)]
+
+
+# --- what the model shows of itself --------------------------------------------------------------------------------
+
+
+def _faithfulness(m: Measurements) -> list[AnyStatistic]:
+    names = {
+        "faithfulness": "difference",
+        "similarity_lost_region": "region",
+        "similarity_lost_random": "random",
+        "faithfulness_wins": "wins",
+    }
+
+    def finish(sums: Tensor) -> dict[str, Tensor]:
+        found = F.similarity_loss(sums)
+        return {name: getattr(found, term) for name, term in names.items()}
+
+    return [Statistic(m.images["similarity_losses"], finish)]
+
+
+MEASURES: dict[str, Measure] = {
+    "accuracy": Measure(lambda m: [mean(accuracy=m.images["right"])], _answers),
+    "balanced_accuracy": Measure(_balanced_accuracy, _answers),
+    "ece": Measure(_calibration_error, _answers),
+    "cross_entropy": Measure(lambda m: [mean(cross_entropy=m.images["cross_entropy"])], _answers),
+    "coverage": Measure(_coverage, _on_parts),
+    # The heads' overlap needs no annotation, so it is kept wherever Diversity is asked for.
+    "diversity": Measure(_diversity, lambda view: {**_on_parts(view), "ious": view.ious}),
+    "background_bias": Measure(_share("background_bias", "bias"), _bias),
+    "region_background_share": Measure(
+        _share("region_background_share", "region_share"),
+        lambda view: {"kept": view.kept, "region_share": view.region_share},
+    ),
+    "object_overlap": Measure(lambda m: [mean(object_overlap=m.images["object_overlap"])], _object_overlap),
+    "oirr": Measure(lambda m: [ratio("oirr", m.images["oirr"])], _oirr),
+    "consistency": Measure(_consistency, _corresponding),
+    "stability": Measure(_stability, _stable),
+    "purity": Measure(lambda m: [mean(purity=m.once["purity"])]),
+    "faithfulness": Measure(_faithfulness, lambda view: {"similarity_losses": view.similarity_losses}),
+    "sparsity": Measure(
+        lambda m: [mean(explanation_size=m.images["explanation_size"])],
+        lambda view: {"explanation_size": F.explanation_size(view.contributions).double()},
+    ),
+    "prototypes": Measure(lambda m: []),
+}
+
+
+# --- numbers, tables and curves ------------------------------------------------------------------------------------
+
+
+def numbers(m: Measurements) -> dict[str, Number]:
+    """Every number of the metrics, with its interval, in the order of the registry."""
+    statistics = [one for name in m.names for one in MEASURES[name].statistics(m)]
+    found = with_intervals(statistics, m.protocol.resamples, m.protocol.seed)
+    found |= {name: Number(value.item()) for name, value in m.once.items() if value.ndim == 0}
+    return {name: found[name] for name in NUMBERS if name in found}
+
+
+def per_class(m: Measurements) -> dict[str, list[float]]:
+    """One value per class for each column; NaN where there is none."""
+    by_image, by_row = (
+        torch.nn.functional.one_hot(labels, len(m.classes)).T.double() for labels in (m.labels, m.row_labels())
+    )
+    columns = {"images": by_image.sum(1)}
+    for name in ("accuracy", "cross_entropy"):
+        if name in m.names:
+            columns |= values(MEASURES[name].statistics(m), by_image)
+    scoped = [metric.name for metric in METRICS if metric.scoped and metric.name in m.names]
+    if any("parts" in metric(name).needs for name in scoped):
+        columns["rows_with_parts"] = by_row @ m.scoped["visible"].any(1).double()
+    for name in scoped:
+        columns |= values(MEASURES[name].statistics(m), by_row)
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def per_part(m: Measurements) -> dict[str, list[float]]:
+    """One value per part for each column; NaN where a part was never visible."""
+    assigned, visible, kept = m.assigned(), m.scoped["visible"], m.scoped["kept"]
+    seen, on_part = visible.double().sum(0), assigned.sum(1).double()
+    best_share, best = m.heads_on_parts().nan_to_num(-1.0).max(1)
+    columns = {"rows": seen, "recall": (on_part > 0).double().sum(0) / seen, "prototypes": on_part.sum(0) / seen}
+    if "ious" in m.scoped:
+        ious, pairs, _, _ = F.diversity_counts(m.scoped["ious"], assigned, visible, kept).double().sum(0)
+        columns["redundancy"] = ious / pairs
+    columns["best_head"] = best.double().where(best_share > 0, torch.nan)
+    columns["best_head_share"] = best_share.double().where(best_share >= 0, torch.nan)
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def coverage_curves(m: Measurements) -> dict[str, list[float]]:
+    """Coverage with its interval, precision and recall at τ = 0.05, 0.10 … 0.95 and at the protocol's own."""
+    thresholds = sorted({round(0.05 * step, 2) for step in range(1, 20)} | {m.protocol.tau})
+    counts = torch.stack([_coverage_counts(m, tau) for tau in thresholds], dim=1)  # n×T×4
+    if m.pooled:
+        columns, shape = counts.flatten(1), (len(thresholds), 4)
+        statistic = Statistic(columns, lambda sums: F.coverage_terms(sums.unflatten(-1, shape))._asdict())
+    else:
+        terms = F.coverage_terms(counts)  # each n×T, all NaN in the same rows
+        has = ~terms.coverage[:, :1].isnan()
+        columns = torch.cat([*(term.nan_to_num(0.0) for term in terms), has], dim=1)
+
+        def finish(sums: Tensor) -> dict[str, Tensor]:
+            means = sums[..., :-1] / sums[..., -1:]
+            return dict(zip(terms._fields, means.chunk(3, dim=-1), strict=True))
+
+        statistic = Statistic(columns, finish)
+    found = intervals([statistic], m.protocol.resamples, m.protocol.seed)
+    coverage, low, high = found["coverage"]
+    curves = {"coverage": coverage, "low": low, "high": high, "precision": found["precision"][0]}
+    curves["recall"] = found["recall"][0]
+    return {"tau": [round(tau, 6) for tau in thresholds]} | {name: curve.tolist() for name, curve in curves.items()}

@@ -1,0 +1,188 @@
+"""One batch of images as metrics see it: maps, regions, how these meet parts and object.
+
+The one place where maps become what is counted: `evaluate`, `audit` and the report of a run all read a `BatchView`.
+B images (or classes, in scope projection), M prototypes of each image's class, K parts, images of S×S pixels.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dapl.batches.run_data import RunData, Split
+from dapl.batches.sources import Batch, run_model
+from dapl.common.seeds import generator
+from dapl.evaluation.ground_truth import GroundTruth
+from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.metrics import functional as F
+from dapl.metrics.functional.regions import model_regions
+from dapl.models.contract import Output, PrototypeModel
+
+PUBLISHED_SIZE = 224
+"""Side of the images that published lengths in pixels (box, patch, blur) are meant for; others scale with them."""
+BOX, PATCH, BLUR = 36, 32, 10
+"""Half the side of Huang's box, side of PIP-Net's patch, σ of the blur: in pixels of an image of that size."""
+
+
+def scaled(length: float, size: int) -> int:
+    """A length that was published for images of 224 pixels, in whole pixels of this size."""
+    return max(1, round(length * size / PUBLISHED_SIZE))
+
+
+class BatchView:
+    """What metrics may ask of a batch. Each piece is made when it is first asked for, and then kept."""
+
+    def __init__(
+        self, indices: Tensor, labels: Tensor, kept: Tensor, truth: GroundTruth, protocol: EvaluationProtocol, size: int
+    ) -> None:
+        """indices: long B, the rows of a table that are filled; kept: bool B×M, the prototypes that count."""
+        self.indices, self.labels, self.kept, self.truth = indices, labels, kept, truth
+        self.protocol, self.size = protocol, size
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """B×C."""
+        raise NotImplementedError
+
+    @cached_property
+    def maps(self) -> Tensor:
+        """B×M×H×W."""
+        raise NotImplementedError
+
+    @cached_property
+    def regions(self) -> Tensor:
+        """bool B×M×S×S."""
+        return F.activation_regions(self.maps, self.size, self.protocol.percentile)
+
+    @cached_property
+    def visible(self) -> Tensor | None:
+        """bool B×K: the parts that count."""
+        return self.truth.visible
+
+    @cached_property
+    def overlap(self) -> Tensor | None:
+        """B×M×K: the share of part k that the region of prototype m covers."""
+        return None if self.truth.parts is None else F.overlap(self.regions, self.truth.parts)
+
+    @cached_property
+    def ious(self) -> Tensor:
+        """B×M×M, of every two regions."""
+        return F.iou(self.regions)
+
+    @cached_property
+    def foreground(self) -> Tensor | None:
+        """B×H×W: the share of the object in each cell of the maps' grid."""
+        return self.truth.foreground(self.maps.shape[-2:])
+
+    @cached_property
+    def has_negative(self) -> bool:
+        """Of negative activation no share can be taken."""
+        return bool((self.maps < 0).any())
+
+    @cached_property
+    def bias(self) -> Tensor | None:
+        """B×M, NaN where there is none: the background bias of the maps."""
+        if self.foreground is None:
+            return None
+        if self.has_negative:
+            return torch.full(self.kept.shape, torch.nan)
+        return F.background_bias(self.maps, self.foreground, self.kept)
+
+    @cached_property
+    def region_share(self) -> Tensor | None:
+        """B×M, NaN where there is none: the share of the regions that lies on background."""
+        masks = self.truth.masks
+        return None if masks is None else F.region_background_share(self.regions, masks.bool(), self.kept)
+
+    @cached_property
+    def corresponding(self) -> tuple[Tensor, Tensor] | None:
+        """bool B×M×K and bool B×K: parts near the highest pixel of each map, and the parts that can be."""
+        return self._parts_near(self.maps)
+
+    def _parts_near(self, maps: Tensor) -> tuple[Tensor, Tensor] | None:
+        points = self.truth.points
+        if points is None:
+            return None
+        keypoints, visible = points.keypoints.to(maps.device), points.visible.to(maps.device)
+        seen = F.visible_keypoints(keypoints, visible, points.size)
+        return F.corresponding_parts(maps, keypoints, seen, points.size, scaled(BOX, points.size)), seen
+
+
+class ModelView(BatchView):
+    """A batch as one of our models sees it, which can also be shown other images."""
+
+    def __init__(
+        self,
+        model: PrototypeModel,
+        run_data: RunData,
+        split: Split,
+        batch: Batch,
+        truth: GroundTruth,
+        protocol: EvaluationProtocol,
+    ) -> None:
+        self.model, self.run_data, self.split, self.batch = model, run_data, split, batch.to(run_data.processes.device)
+        table, kept = model.prototypes.by_class()
+        labels = self.batch.labels
+        self.named = table[labels]
+        """long B×M: the prototypes of each image's class."""
+        super().__init__(batch.indices, labels, kept[labels], truth, protocol, run_data.config.data.image_size)
+
+    @cached_property
+    def output(self) -> Output:
+        with self.run_data.processes.autocast():
+            return run_model(self.model, self.batch)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        return self.output.logits
+
+    @cached_property
+    def maps(self) -> Tensor:
+        return self.model.maps(self.output.embedding.float(), self.named)
+
+    @cached_property
+    def regions(self) -> Tensor:
+        return model_regions(self.model, self.maps, self.size, self.protocol.percentile)
+
+    @cached_property
+    def contributions(self) -> Tensor:
+        """B×P: the terms of the logit of the predicted class."""
+        return self.output.scores.float() * self.model.class_weights()[:, self.logits.argmax(1)].T
+
+    @cached_property
+    def corresponding_with_noise(self) -> Tensor | None:
+        """bool B×M×K: `corresponding` of the same images with noise. One pass."""
+        noise = [generator(self.protocol.seed, "noise", index) for index in self.indices.tolist()]
+        noisy = F.perturb(self._images, self.model.backbone.std.flatten(), noise)  # type: ignore[union-attr,operator]
+        with self.run_data.processes.autocast():
+            embedding = self.model.embed(self.model.backbone(noisy)).float()
+        near = self._parts_near(self.model.maps(embedding, self.named))
+        return None if near is None else near[0]
+
+    @cached_property
+    def similarity_losses(self) -> Tensor:
+        """B×4, see `dapl.metrics.functional.loss_counts`, of the prototype that contributes most. Two passes."""
+        weights = self.model.class_weights()[self.named, self.labels.unsqueeze(1)]
+        own_terms = (self.output.scores.gather(1, self.named) * weights).where(self.kept, -torch.inf)
+        most = own_terms.argmax(1, keepdim=True)
+        region = self.regions.gather(1, most[..., None, None].expand(-1, 1, *self.regions.shape[-2:])).squeeze(1)
+        places = [generator(self.protocol.seed, "region", index) for index in self.indices.tolist()]
+        prototype, sigma = self.named.gather(1, most), float(scaled(BLUR, self._images.shape[-1]))
+        scores = [self.output.scores.float().gather(1, prototype)]
+        for hidden in (region, F.random_regions(region, places)):
+            with self.run_data.processes.autocast():
+                found = self.model(F.blur_out(self._images, hidden, sigma)).scores
+            scores.append(found.float().gather(1, prototype))
+        before, without_region, without_other = scores
+        return F.loss_counts(before, without_region, without_other, self.kept.gather(1, most)).squeeze(1)
+
+    @cached_property
+    def _images(self) -> Tensor:
+        """uint8 B×3×S×S, where the batch may be one of features."""
+        if self.batch.images is not None:
+            return self.batch.images
+        source = self.run_data.images(self.split)
+        images = [source[index, 0][0] for index in self.indices.tolist()]
+        return torch.stack(images).to(self.run_data.processes.device)
