@@ -20,9 +20,7 @@ def run(code: str) -> str:
 
 def test_torchvision_can_be_imported_after_it() -> None:
     code = """
-import sys
 import dapl.common.operators as repair
-assert "torchvision" not in sys.modules
 again = repair.ensure_operators(), repair.ensure_operators()
 import torch
 from torchvision.transforms import v2
@@ -42,6 +40,38 @@ import torchvision
 print(hasattr(torch.ops.torchvision, "qnms"))
 """
     assert run(code) == "True"
+
+
+def test_the_compiler_is_loaded_when_it_is_wanted_and_not_before() -> None:
+    code = """
+import sys
+from dapl.common.operators import timm
+import torch
+from torchvision import tv_tensors
+from torchvision.ops.roi_align import is_compile_supported
+from torchvision.transforms import v2
+image = v2.functional.resize(tv_tensors.Image(torch.zeros(3, 8, 8)), [4, 4])
+timm.create_model("resnet10t").eval()(torch.zeros(1, 3, 32, 32))
+print(type(image).__name__, "torch._dynamo" in sys.modules, "sympy" in sys.modules)
+print(is_compile_supported("cpu"), sys.modules["torch._dynamo"] is torch._dynamo, hasattr(torch._dynamo, "optimize"))
+image = v2.functional.resize(image, [2, 2])
+print(type(image).__name__, torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item())
+"""
+    assert run(code).splitlines() == ["Image False False", "True True True", "Image 2.0"]
+
+
+@pytest.mark.parametrize("taken", ["torch._dynamo", "torch._dynamo.utils"])
+def test_what_else_is_taken_of_the_compiler_is_the_real_thing(taken: str) -> None:
+    """Other versions of torchvision and timm may import other functions of it."""
+    code = f"""
+import sys
+import dapl.common.operators as repair
+with repair._postponed_compiler():
+    from {taken} import config
+import torch
+print(config is torch._dynamo.config, sys.modules["torch._dynamo"] is torch._dynamo)
+"""
+    assert run(code) == "True True"
 
 
 @pytest.fixture

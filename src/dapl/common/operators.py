@@ -1,17 +1,29 @@
-"""Import this before torchvision: it lets torchvision load beside a torch build its compiled operators do not fit.
+"""Imports torchvision; to be imported before torchvision, timm and torchmetrics. It mends two things.
 
-torchvision's Python layer registers fake implementations for ``torchvision::nms`` and ``torchvision::qnms`` at import.
-Where the compiled library did not load (a CPU build of torch beside a CUDA wheel of torchvision), the two schemas do
-not exist and the import fails with ``operator torchvision::nms does not exist``. Declaring the schemas is enough:
-transforms and classification models call neither operator.
+torchvision must load beside a torch build that its compiled operators do not fit. Its Python layer registers fake
+implementations for ``torchvision::nms`` and ``torchvision::qnms`` at import. Where the compiled library did not load
+(a CPU build of torch beside a CUDA wheel of torchvision), the two schemas do not exist and the import fails with
+``operator torchvision::nms does not exist``. Declaring the schemas is enough: transforms and classification models
+call neither operator.
+
+It must load quickly, and timm too: both import torch's compiler for one function, which takes longer than the two of
+them together and which is called only where something is compiled. Here that import waits for the first call; timm is
+taken from here (``from dapl.common.operators import timm``), and loaded when the first module asks for it.
 """
 
+import importlib
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _library: torch.library.Library | None = None  # keeps the schemas registered for the life of the process
@@ -47,4 +59,58 @@ def ensure_operators() -> bool:
     return True
 
 
+_COMPILER = ("torch._dynamo", "torch._dynamo.utils")
+
+
+class _Postponed(ModuleType):
+    """Stands for a module that is imported when something of it is wanted."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            for module in _COMPILER:
+                del sys.modules[module]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _disabled(function: Any = None, recursive: bool = True, **_: Any) -> Any:
+    """``torch.compiler.disable`` without the compiler: until that is loaded, nothing is compiled."""
+    if function is None:
+        return partial(_disabled, recursive=recursive)
+    disabled = _disable_dynamo(function, recursive)
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return (disabled if _COMPILER[0] in sys.modules else function)(*arguments, **named)
+
+    return call
+
+
+@contextmanager
+def _postponed_compiler() -> Iterator[None]:
+    if any(module in sys.modules for module in _COMPILER):
+        yield
+        return
+    package, utils = (_Postponed(module) for module in _COMPILER)
+    vars(package)["disable"] = _disabled  # these two are what torchvision and timm take
+    vars(utils)["is_compile_supported"] = lambda device: utils.__getattr__("is_compile_supported")(device)
+    sys.modules |= {module.__name__: module for module in (package, utils)}
+    try:
+        yield
+    finally:
+        for module in (package, utils):
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+
+
 ensure_operators()
+with _postponed_compiler():
+    import torchvision.transforms.v2  # noqa: F401  (with tv_tensors, which takes it too)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "timm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _postponed_compiler():
+        return importlib.import_module("timm")

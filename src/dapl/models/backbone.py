@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dapl.common.errors import DaplError
-from dapl.models.weights import StateDict, hub_or_cache, offline_message, resolve_weights
+from dapl.common.operators import timm
+from dapl.models.weights import StateDict, blank_network, hub_or_cache, offline_message, resolve_weights
 
 
 class Backbone(nn.Module):
@@ -101,9 +100,7 @@ def _check_name(name: str) -> None:
 
 def _create_network(name: str, stages: Sequence[int], state_dict: StateDict | None, from_hub: bool) -> nn.Module:
     _check_name(name)
-    with torch.device("meta"):
-        whole: Any = timm.create_model(name, features_only=True)
-    count = len(whole.feature_info)
+    count = len(blank_network(name, features_only=True).feature_info)
     indices = [stage + count if stage < 0 else stage for stage in stages]
     if not indices or len(set(indices)) < len(indices) or not all(0 <= i < count for i in indices):
         raise DaplError(

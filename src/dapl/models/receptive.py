@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from typing import NamedTuple
 
-import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
 import torch
-from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
 from torch import Tensor, nn
 
 from dapl.common.errors import DaplError
+from dapl.common.operators import timm
 
 _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU, nn.ELU, nn.Mish)
 
@@ -94,8 +93,8 @@ def _as_mean(pool: nn.MaxPool2d) -> nn.Module:
     kernel, stride = _pair(pool.kernel_size), _pair(pool.stride or pool.kernel_size)
     if _pair(pool.dilation) != (1, 1):
         raise DaplError("receptive fields: the backbone has a dilated max pooling, which has no mean of its shape.")
-    if isinstance(pool, MaxPool2dSame):
-        return AvgPool2dSame(kernel, stride, ceil_mode=pool.ceil_mode)
+    if isinstance(pool, timm.layers.pool2d_same.MaxPool2dSame):
+        return timm.layers.pool2d_same.AvgPool2dSame(kernel, stride, ceil_mode=pool.ceil_mode)
     return nn.AvgPool2d(kernel, stride, _pair(pool.padding), ceil_mode=pool.ceil_mode)
 
 

@@ -13,19 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
 import huggingface_hub
 import safetensors.torch
-import timm
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dapl.common.errors import DaplError
 from dapl.common.files import expand_path
+from dapl.common.operators import timm
 
 StateDict = dict[str, Tensor]
 
@@ -89,10 +90,24 @@ def read_state_dict(path: Path) -> StateDict:
     return loaded
 
 
+class _WithoutRandomNumbers(TorchFunctionMode):
+    """Initialisation draws nothing: on tensors without memory torch would load its compiler for it, for seconds."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+def blank_network(name: str, features_only: bool = False) -> Any:
+    """The timm model without memory: names and shapes of its tensors, and what stages it has."""
+    with torch.device("meta"), _WithoutRandomNumbers():
+        return timm.create_model(name, features_only=features_only)
+
+
 def fitting(state: StateDict, backbone: str, path: Path) -> StateDict:
     """``state`` under the names of the timm model, whose tensors come in the same order and shape; else an error."""
-    with torch.device("meta"):
-        expected = timm.create_model(backbone).state_dict()
+    expected = blank_network(backbone).state_dict()
     if not set(state) & set(expected):
         state = _in_order(state, expected, backbone, path)
     _check_complete(state, expected, backbone, path)
@@ -112,8 +127,7 @@ def _in_order(state: StateDict, expected: StateDict, backbone: str, path: Path) 
 
 def _check_complete(state: StateDict, expected: StateDict, backbone: str, path: Path) -> None:
     """timm leaves what a file lacks at random values and drops what it does not know, both without a word."""
-    with torch.device("meta"):
-        used = {name.replace(".", "_") for name in timm.create_model(backbone, features_only=True).state_dict()}
+    used = {name.replace(".", "_") for name in blank_network(backbone, features_only=True).state_dict()}
     needed = [name for name in expected if name.replace(".", "_") in used and not name.endswith("num_batches_tracked")]
     modules = {name.split(".")[0] for name in needed}
     missing = [name for name in needed if name not in state]
