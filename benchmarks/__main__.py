@@ -2,9 +2,9 @@
 
 from itertools import chain
 
-from benchmarks import evaluation, explanations, report, training
+from benchmarks import evaluation, explanations, report, startup, training
 from benchmarks.timing import HEADER
 
 print(HEADER)
-for ratio in chain(training.ratios(), evaluation.ratios(), explanations.ratios(), report.ratios()):
+for ratio in chain(training.ratios(), evaluation.ratios(), explanations.ratios(), report.ratios(), startup.ratios()):
     print(ratio.row(), flush=True)

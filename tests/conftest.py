@@ -1,17 +1,27 @@
-"""What tests share: the real CUB where it is given, and a tiny one in the same layout."""
+"""What tests share: the real CUB where it is given, a tiny one in the same layout, and a tiny config and its model."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageDraw
+
+from dapl.batches.run_data import RunData
+from dapl.common.progress import Reporter
+from dapl.config import Config, load_config
+from dapl.models.build import build_model
+from dapl.models.contract import PrototypeModel
+from dapl.processes.interface import Processes
+from dapl.processes.launch import make_processes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -21,6 +31,67 @@ TINY_COLOURS = ((200, 40, 40), (40, 170, 60), (50, 80, 210), (120, 120, 120))
 TINY_PARTS = ("beak", "left eye", "belly", "tail")
 TINY_IMAGES = 6
 """A class; the first four are for training."""
+
+TINY: dict[str, Any] = {
+    "data": {"name": "toybirds", "classes": 3, "images_per_class": 6, "test_images_per_class": 2, "image_size": 64},
+    # timm's smallest network; its last stage but one leaves 4×4 cells of 64×64 pixels
+    "model": {
+        "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
+        "heads": 2,
+        "head_dim": 4,
+    },
+    "runtime": {"accelerator": "cpu", "workers": 0, "evaluation_batch": 4},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Networks this small gain nothing from threads, and beside other processes the threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Callable[..., Config]:
+    """``configured({"data.classes": 4})``: the tiny config with dotted overrides, its caches in the test's folder."""
+
+    def make(overrides: dict[str, Any] | None = None) -> Config:
+        fields = copy.deepcopy(TINY) | {"cache.folder": str(tmp_path / "cache")}
+        return load_config(None, fields | copy.deepcopy(overrides or {}))
+
+    return make
+
+
+@pytest.fixture
+def config(configured: Callable[..., Config]) -> Config:
+    return configured()
+
+
+@pytest.fixture
+def processes(config: Config) -> Processes:
+    return make_processes(config)
+
+
+@pytest.fixture
+def run_data_of(processes: Processes) -> Callable[[Config], RunData]:
+    return lambda config: RunData(config, processes, Reporter(quiet=True))
+
+
+@pytest.fixture
+def run_data(run_data_of: Callable[[Config], RunData], config: Config) -> RunData:
+    return run_data_of(config)
+
+
+@pytest.fixture
+def model(config: Config) -> PrototypeModel:
+    """With attention that tells places apart, as it does only after training, in evaluation mode."""
+    made: Any = build_model(config.model, config.data.classes, seed=3).eval()  # type: ignore[union-attr]
+    with torch.no_grad():
+        made.attention.query.weight.mul_(20)
+        made.attention.key.weight.mul_(20)
+    return made
 
 
 @pytest.fixture(scope="session")

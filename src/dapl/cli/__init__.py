@@ -33,6 +33,8 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dapl``; returns the exit code: 0, 2 where the user has to put something right, 128 + signal."""
     known, rest = _parser().parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
+    if sys.stderr.isatty():  # the libraries take seconds, in which a person should not wonder
+        print(f"dapl {known.command}: loading …", file=sys.stderr, flush=True)
     try:
         code: int = known.call(known, overrides_of(rest, known))
         sys.stdout.flush()
@@ -65,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Image classifiers that show their reasons: train, measure and look at prototype models.",
         allow_abbrev=False,
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command(commands)
     return parser

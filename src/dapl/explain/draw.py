@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib import colormaps
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
@@ -219,10 +218,17 @@ def draw_annotations(
     return image
 
 
+_PART_COLOURS = bytes.fromhex(
+    "1f77b4 aec7e8 ff7f0e ffbb78 2ca02c 98df8a d62728 ff9896 9467bd c5b0d5"
+    "8c564b c49c94 e377c2 f7b6d2 7f7f7f c7c7c7 bcbd22 dbdb8d 17becf 9edae5"
+)
+"""matplotlib's tab20, without importing matplotlib."""
+
+
 def part_colour(part: int) -> tuple[int, int, int]:
     """The colour of a part, the same in every image; twenty of them before they repeat."""
-    red, green, blue, _ = colormaps["tab20"](part % 20)
-    return round(red * 255), round(green * 255), round(blue * 255)
+    red, green, blue = _PART_COLOURS[part % 20 * 3 :][:3]
+    return red, green, blue
 
 
 def outline(region: Tensor, width: int = 2) -> Tensor:

@@ -107,13 +107,13 @@ def assert_same(first: list[Batch], second: list[Batch]) -> None:
 
 @pytest.mark.parametrize("kind", ["none", "flip", "affine"])
 def test_loading_processes_change_nothing(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], kind: Any
+    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData], kind: Any
 ) -> None:
     order = shuffled(15, 4, seed=0)
     torch.manual_seed(0)
-    alone = read(lanes_of(configured({"runtime.workers": 0})).images("train", kind), order, seed=5)
+    alone = read(run_data_of(configured({"runtime.workers": 0})).images("train", kind), order, seed=5)
     torch.manual_seed(1)
-    helped = read(lanes_of(configured({"runtime.workers": 2})).images("train", kind), order, seed=5)
+    helped = read(run_data_of(configured({"runtime.workers": 2})).images("train", kind), order, seed=5)
     assert [batch.indices.tolist() for batch in helped] == [indices.tolist() for indices in order]
     assert_same(alone, helped)
 

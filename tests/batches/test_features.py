@@ -97,7 +97,7 @@ def test_the_key_changes_with_whatever_changes_the_features() -> None:
 
 
 def test_data_size_and_fit_have_files_of_their_own(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
+    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
 ) -> None:
     changes = [
         {},
@@ -110,7 +110,7 @@ def test_data_size_and_fit_have_files_of_their_own(
     ]
     seen: set[Path] = set()
     for change in changes:
-        run_data = lanes_of(configured(change))
+        run_data = run_data_of(configured(change))
         run_data.shared_backbone = digest(model.backbone)
         run_data.source("train", model)
         found = set((tmp_path / "cache").glob("*-features.npy"))
@@ -119,10 +119,10 @@ def test_data_size_and_fit_have_files_of_their_own(
 
 
 def test_the_held_out_images_share_the_files_of_train(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
+    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
 ) -> None:
     for split, seed in itertools.product(("train", "validation"), (0, 1)):
-        run_data = lanes_of(configured({"data.validation_seed": seed}))
+        run_data = run_data_of(configured({"data.validation_seed": seed}))
         run_data.shared_backbone = digest(model.backbone)
         source = run_data.source(split, model)  # type: ignore[arg-type]
         images = torch.stack([run_data.dataset(split)[row].image.as_subclass(Tensor) for row in range(len(source))])  # type: ignore[arg-type]

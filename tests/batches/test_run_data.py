@@ -65,13 +65,13 @@ ALL_TERMS = {"loss.foreground.weight": 1.0, "loss.spatial.weight": 1.0}
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_both_lanes_give_the_same_losses(
     configured: Callable[..., Config],
-    lanes_of: Callable[[Config], RunData],
+    run_data_of: Callable[[Config], RunData],
     model: PrototypeModel,
     kind: Any,
     on_disk: bool,
 ) -> None:
     config = configured(ALL_TERMS)
-    run_data = lanes_of(config)
+    run_data = run_data_of(config)
     if on_disk:
         shared(run_data, model)
     features, images = run_data.source("train", model, kind), run_data.images("train", kind)
@@ -87,14 +87,14 @@ def test_both_lanes_give_the_same_losses(
 
 
 def test_without_caches_the_numbers_are_the_same(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
+    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
 ) -> None:
     cached, bare = configured(ALL_TERMS), configured(ALL_TERMS | UNCACHED)
-    without = lanes_of(bare).source("train", model, "flip")
+    without = run_data_of(bare).source("train", model, "flip")
     assert isinstance(without, ImageSource)
     found = terms(model, bare, without)
     assert not (tmp_path / "cache").exists()
-    expected = terms(model, cached, shared(lanes_of(cached), model).source("train", model, "flip"))
+    expected = terms(model, cached, shared(run_data_of(cached), model).source("train", model, "flip"))
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-4)
 
@@ -111,9 +111,9 @@ def test_the_backbone_sees_each_image_once(run_data: RunData, counted: Prototype
 
 
 def test_a_second_run_does_not_call_the_backbone(
-    config: Config, lanes_of: Callable[[Config], RunData], counted: PrototypeModel, monkeypatch: pytest.MonkeyPatch
+    config: Config, run_data_of: Callable[[Config], RunData], counted: PrototypeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = shared(lanes_of(config), counted).source("train", counted, "flip")
+    first = shared(run_data_of(config), counted).source("train", counted, "flip")
     expected = terms(counted, config, first)
     counted.backbone.images = 0
 
@@ -121,7 +121,7 @@ def test_a_second_run_does_not_call_the_backbone(
         raise AssertionError("an image is drawn again")
 
     monkeypatch.setattr(ToyBirds, "__getitem__", drawn)
-    second = shared(lanes_of(config), counted).source("train", counted, "flip")
+    second = shared(run_data_of(config), counted).source("train", counted, "flip")
     assert terms(counted, config, second) == expected
     assert counted.backbone.images == 0
 
@@ -154,14 +154,14 @@ def test_features_of_a_backbone_that_has_learned_are_not_kept_on_disk(
 
 
 def test_features_above_the_limit_are_not_cached(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
+    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
 ) -> None:
     config = configured({"cache.limit_gb": 1e-9})
-    limited = shared(lanes_of(config), model).source("train", model)
+    limited = shared(run_data_of(config), model).source("train", model)
     assert isinstance(limited, ImageSource)
     assert not list((tmp_path / "cache").glob("*features*"))
     unlimited = configured()
-    expected = terms(model, unlimited, shared(lanes_of(unlimited), model).source("train", model))
+    expected = terms(model, unlimited, shared(run_data_of(unlimited), model).source("train", model))
     for one, other in zip(terms(model, config, limited), expected, strict=True):
         assert one == pytest.approx(other, rel=1e-4)
 
@@ -182,38 +182,38 @@ def test_masks_of_images_are_those_of_the_data(run_data: RunData) -> None:
 @pytest.mark.parametrize("overrides", [{}, {"cache.pixels": False}], ids=["pixels", "features"])
 def test_a_cache_folder_that_cannot_be_written(
     configured: Callable[..., Config],
-    lanes_of: Callable[[Config], RunData],
+    run_data_of: Callable[[Config], RunData],
     model: PrototypeModel,
     tmp_path: Path,
     overrides: dict[str, Any],
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
-    run_data = shared(lanes_of(configured({"cache.folder": str(tmp_path / "file" / "cache")} | overrides)), model)
+    run_data = shared(run_data_of(configured({"cache.folder": str(tmp_path / "file" / "cache")} | overrides)), model)
     with pytest.raises(DaplError, match=r"cache\.folder: .*file/cache cannot be written .*--cache\.folder"):
         run_data.source("train", model)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 def test_a_cache_folder_without_permission(
-    configured: Callable[..., Config], lanes_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
+    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
 ) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
-    run_data = lanes_of(configured({"cache.folder": str(tmp_path / "locked")}))
+    run_data = run_data_of(configured({"cache.folder": str(tmp_path / "locked")}))
     with pytest.raises(DaplError, match="cannot be written"):
         run_data.images("train")
 
 
 def test_the_cache_folder_may_name_variables(
     configured: Callable[..., Config],
-    lanes_of: Callable[[Config], RunData],
+    run_data_of: Callable[[Config], RunData],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("DAPL_TEST_CACHE", str(tmp_path))
-    lanes_of(configured({"cache.folder": "$DAPL_TEST_CACHE/named"})).images("validation")
+    run_data_of(configured({"cache.folder": "$DAPL_TEST_CACHE/named"})).images("validation")
     assert list((tmp_path / "named").glob("*-images.npy"))
     with pytest.raises(DaplError, match=r"cache\.folder: the environment variable DAPL_NOT_SET is not set"):
-        lanes_of(configured({"cache.folder": "$DAPL_NOT_SET/cache"}))
+        run_data_of(configured({"cache.folder": "$DAPL_NOT_SET/cache"}))
 
 
 def test_evaluation_of_a_batch_is_the_same_in_any_company(

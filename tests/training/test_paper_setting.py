@@ -18,7 +18,7 @@ from dapl.training.objective import Objective
 from dapl.training.projection import project
 from dapl.training.stages import FitEpoch, make_optimizer
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGES = 4
 
 
