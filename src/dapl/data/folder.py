@@ -1,6 +1,6 @@
 """A folder of class folders: ROOT/<class>/*.jpg, or ROOT/train/<class>/*.jpg where it has splits of its own.
 
-Keypoints from a CSV file in long form: one row an image and part, columns image, part, x, y and maybe visible.
+Keypoints come from a CSV file with one row per image and part; its columns are image, part, x, y and maybe visible.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import csv
 import math
 import os
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,10 +20,12 @@ from dapl.common.errors import DaplError
 from dapl.data.listing import SPLITS, Fault, ImageRecord, Listing, MaskFile, drop_unlearned_classes, name_missing_masks
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jp2")
-"""Of the files that are taken for images, in small or capital letters."""
+"""Files with these are taken for images, in small or capital letters."""
 FOLDERS_OF_SPLITS = {split: split for split in SPLITS} | {"val": "validation", "valid": "validation"}
 MASKS, KEYPOINTS = "masks", "keypoints.csv"
 _IGNORED = ("thumbs.db", "desktop.ini")
+COLUMNS = ("image", "part", "x", "y")
+_YES, _NO = ("1", "true", "yes", "2"), ("0", "false", "no", "-1")
 LAYOUT = "expected ROOT/<class>/<image>, or ROOT/train/<class>/<image> with ROOT/test and ROOT/val beside it"
 
 
@@ -152,16 +155,12 @@ def _mask_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _mask_of(name: str, files: dict[str, list[Path]]) -> Path | None:
-    """Of a.jpg: a.jpg.png, else a.png, else a.jpg, else a with any other suffix of an image."""
-    exact = files.get(name, [])
-    if exact:
-        return exact[0]
+    """For a.jpg it is a.jpg.png, else a.png, else a.jpg, else a with any other suffix of an image."""
     suffix = PurePosixPath(name).suffix
-
-    def preference(path: Path) -> tuple[bool, bool]:
-        return path.suffix.lower() != ".png", path.suffix != suffix
-
-    return min(files.get(_without_suffix(name), []), key=preference, default=None)
+    found = files.get(name, []) or sorted(
+        files.get(_without_suffix(name), []), key=lambda path: (path.suffix.lower() != ".png", path.suffix != suffix)
+    )
+    return found[0] if found else None
 
 
 def _without_suffix(name: str) -> str:
@@ -171,69 +170,59 @@ def _without_suffix(name: str) -> str:
 # --- keypoints ------------------------------------------------------------------------------------------------------
 
 
+class _Row(NamedTuple):
+    line: int
+    point: tuple[float, float] | None
+    """None for a part that cannot be seen."""
+
+
 def _add_keypoints(listing: Listing, path: Path) -> None:
-    table = read_keypoints(path, {record.name for record in listing})
-    listing.parts = table.parts
-    listing.faults += table.faults
+    """Parts are numbered in the order in which the table first names them; one without a row is not visible."""
+    found, listing.parts = _read_keypoints(path, {record.name for record in listing}, listing.faults)
+    nothing = _Row(0, None)
     for records in listing.records.values():
         for index, record in enumerate(records):
-            if record.name in table.points:
-                points, visible = table.points[record.name]
+            if record.name in found:
+                rows = [found[record.name].get(part, nothing) for part in listing.parts]
                 records[index] = replace(
-                    record, points=points, visible=visible, points_origin=str(path), lines=table.lines[record.name]
+                    record,
+                    points=np.array([row.point or (0, 0) for row in rows], np.float32),
+                    visible=np.array([row.point is not None for row in rows]),
+                    points_origin=str(path),
+                    lines=tuple(row.line for row in rows),
                 )
 
 
-COLUMNS = ("image", "part", "x", "y")
-_YES, _NO = ("1", "true", "yes", "2"), ("0", "false", "no", "-1")
-
-
-@dataclass(frozen=True)
-class KeypointTable:
-    parts: list[str]
-    """In the order in which the file first names them."""
-    points: dict[str, tuple[np.ndarray, np.ndarray]]
-    """By image: float32 K×2 and bool K; 0 where a part is not visible or has no row."""
-    lines: dict[str, tuple[int, ...]]
-    """By image, the line of each part; 0 where it has none."""
-    faults: list[Fault]
-    """Rows that were left out."""
-
-
-def read_keypoints(path: Path, images: Collection[str]) -> KeypointTable:
-    """A row that cannot be used is left out and named; a file without the columns is refused."""
-    rows, lines = _rows(path)
-    found: dict[str, dict[str, tuple[float, float] | None]] = {}
-    lines_of: dict[str, dict[str, int]] = {}
+def _read_keypoints(
+    path: Path, images: Collection[str], faults: list[Fault]
+) -> tuple[dict[str, dict[str, _Row]], list[str]]:
+    """By image and part, and the names of the parts; a row that cannot be used is left out and named."""
+    found: dict[str, dict[str, _Row]] = {}
     parts: dict[str, None] = {}
-    faults: list[Fault] = []
     unknown: dict[str, list[int]] = {}
-    for line, row in zip(lines, rows, strict=True):
+    for line, row in _table_rows(path):
         image, part = (row.get("image") or "").strip().replace("\\", "/"), (row.get("part") or "").strip()
         if image not in images:
             unknown.setdefault(image, []).append(line)
             continue
-        wrong = _fault_of(image, part, found)
-        point: tuple[float, float] | None = None
-        if wrong is None:
-            try:
-                point = _point(row)
-            except ValueError as error:
-                wrong = str(error)
-        if wrong is not None:
-            faults.append(Fault("left out", image, f"{path}, line {line}: left out, {wrong}."))
-            continue
-        parts.setdefault(part)
-        found.setdefault(image, {})[part] = point
-        lines_of.setdefault(image, {})[part] = line
-    faults += [_no_such_image(path, image, where) for image, where in unknown.items()]
-    order = list(parts)
-    points = {image: _arrays(seen, order) for image, seen in found.items()}
-    where = {image: tuple(seen.get(part, 0) for part in order) for image, seen in lines_of.items()}
-    return KeypointTable(order, points, where, faults)
+        try:
+            if not part:
+                raise ValueError("the name of the part is missing")
+            if part in found.get(image, {}):
+                raise ValueError(f"{part} of {image} was given before")
+            found.setdefault(image, {})[part] = _Row(line, _point(row))
+            parts.setdefault(part)
+        except ValueError as error:
+            faults.append(Fault("left out", image, f"{path}, line {line}: left out, {error}."))
+    for image, lines in unknown.items():
+        more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+        text = f"{path}, line {lines[0]}{more}: left out, there is no image {image!r}"
+        faults.append(Fault("left out", image, f"{text} (paths are below the root, as in train/finch/1.jpg)."))
+    return found, list(parts)
 
 
-def _rows(path: Path) -> tuple[list[dict[str, str]], list[int]]:
+def _table_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line and row; a file without the columns is refused."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write the mark, others do not
     except (OSError, UnicodeDecodeError) as error:
@@ -246,29 +235,8 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], list[int]]:
             f"{path}, line 1: the column {missing[0]} is missing; the columns are {', '.join(COLUMNS)} and, where some"
             f" parts are hidden, visible."
         )
-    rows, lines = [], []
     for row in reader:
-        rows.append(row)
-        lines.append(reader.line_num)
-    return rows, lines
-
-
-def _no_such_image(path: Path, image: str, lines: list[int]) -> Fault:
-    """One for all rows of it."""
-    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-    text = (
-        f"{path}, line {lines[0]}{more}: left out, there is no image {image!r} (paths are below the root, as in"
-        f" train/finch/1.jpg)."
-    )
-    return Fault("left out", image, text)
-
-
-def _fault_of(image: str, part: str, found: dict[str, dict]) -> str | None:
-    if not part:
-        return "the name of the part is missing"
-    if part in found.get(image, {}):
-        return f"{part} of {image} was given before"
-    return None
+        yield reader.line_num, row
 
 
 def _point(row: dict[str, str]) -> tuple[float, float] | None:
@@ -281,18 +249,8 @@ def _point(row: dict[str, str]) -> tuple[float, float] | None:
         return None
     try:
         x, y = (float(value) for value in written)
+        if math.isfinite(x) and math.isfinite(y):
+            return x, y
     except ValueError:
-        raise ValueError(f"({', '.join(written)}) is not a point") from None
-    if not (math.isfinite(x) and math.isfinite(y)):
-        raise ValueError(f"({x}, {y}) is not a point")
-    return x, y
-
-
-def _arrays(seen: dict[str, tuple[float, float] | None], parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    points = np.zeros((len(parts), 2), np.float32)
-    visible = np.zeros(len(parts), bool)
-    for index, part in enumerate(parts):
-        point = seen.get(part)
-        if point is not None:
-            points[index], visible[index] = point, True
-    return points, visible
+        pass
+    raise ValueError(f"({', '.join(written)}) is not a point")
