@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -17,37 +17,15 @@ import numpy as np
 
 from dapl.common.errors import DaplError
 from dapl.data.coco_masks import Segmentations, coco_mask_module
-from dapl.data.listing import (
-    Fault,
-    ImageRecord,
-    Listing,
-    MaskFile,
-    MaskSource,
-    drop_unlearned_classes,
-    name_missing_masks,
-)
+from dapl.data.listing import Fault, ImageRecord, Listing, MaskFile, drop_unlearned_classes, name_missing_masks
 from dapl.data.sample import choose_classes
 from dapl.masks.polygons import Box
 
 MaskOf = Literal["object", "class"]
+Json = dict[str, Any]
 ATTRIBUTE = "attribute:"
 VISIBLE = 2
 """A keypoint's flag: 0 not annotated, 1 annotated but hidden, 2 visible."""
-
-
-@dataclass
-class _File:
-    """One JSON file, its lists looked through once."""
-
-    path: Path
-    images: dict[Any, dict[str, Any]]
-    annotations: dict[Any, list[tuple[int, dict[str, Any]]]]
-    """By image id: (place in the list, annotation)."""
-    categories: dict[Any, dict[str, Any]]
-    faults: list[Fault] = field(default_factory=list)
-
-    def leave_out(self, name: str, what: str) -> None:
-        self.faults.append(Fault("left out", name, f"{self.path}: {what}"))
 
 
 def read_coco(
@@ -64,63 +42,113 @@ def read_coco(
     or "attribute:NAME" of the annotation or the image. ``classes``: only these. ``masks``: folder of masks for objects
     without a segmentation (default: masks/ beside the JSON file), in it one folder per JSON file, named like it.
     """
-    attribute = _attribute(class_from)
-    read = {split: _read(path) for split, path in files.items()}
-    parts = _part_names(list(read.values()))
-    found = {split: _objects(file, attribute) for split, file in read.items()}
-    names = _class_names(read, found, attribute)
+    attribute = None if class_from == "category" else class_from.removeprefix(ATTRIBUTE)
+    if attribute is not None and (not attribute or attribute == class_from):
+        raise DaplError(f"data.class_from: {class_from!r} is neither category nor {ATTRIBUTE}NAME.")
     listing = Listing(
         source=str(files["train"]),
-        classes=[names[index] for index in choose_classes(names, classes)],
-        parts=parts,
+        classes=[],
+        parts=[],
         records={},
-        faults=[fault for file in read.values() for fault in file.faults],
         masks=masks or files["train"].parent / "masks",
         mend="put them there, or name their folder with data.images",
     )
+    read = {split: _CocoFile(path, listing.faults, attribute) for split, path in files.items()}
+    names = _class_names(read, attribute)
+    listing.classes = [names[index] for index in choose_classes(names, classes)]
+    listing.parts = list(dict.fromkeys(part for file in read.values() for part in file.part_names()))
     for split, file in read.items():
-        builder = _Builder(file, listing, images[split] or _find_images(file), masks or file.path.parent / "masks")
-        listing.records[split] = builder.records(found[split], mask_of)
+        folder, mask_folder = images[split] or file.find_images(), masks or file.path.parent / "masks"
+        listing.records[split] = _records(file, listing, folder, mask_folder / file.path.stem, mask_of)
     drop_unlearned_classes(listing)
     name_missing_masks(listing)
     return listing
 
 
-def _attribute(class_from: str) -> str | None:
-    if class_from == "category":
-        return None
-    if not class_from.startswith(ATTRIBUTE) or class_from == ATTRIBUTE:
-        raise DaplError(f"data.class_from: {class_from!r} is neither category nor {ATTRIBUTE}NAME.")
-    return class_from.removeprefix(ATTRIBUTE)
+@dataclass(frozen=True)
+class _Object:
+    """An annotation and the class that it says the image is of."""
+
+    place: int
+    """In the list of annotations."""
+    annotation: Json
+    class_name: str
+    area: float
 
 
-# --- one file -------------------------------------------------------------------------------------------------------
+class _CocoFile:
+    """One JSON file by id; what refers to nothing is left out and named."""
 
+    def __init__(self, path: Path, faults: list[Fault], attribute: str | None) -> None:
+        self.path, self.faults, self.attribute = path, faults, attribute
+        content = _load(path)
+        self.images: dict[Any, Json] = {}
+        for place, image in enumerate(content["images"]):
+            if wrong := _wrong_image(image, self.images):
+                self._leave_out(image.get("file_name", place), f"images, item {place}: left out, {wrong}.")
+            else:
+                self.images[image["id"]] = image
+        self.categories = {category["id"]: category for category in content.get("categories", []) if "id" in category}
+        self.objects: dict[Any, list[_Object]] = {image_id: [] for image_id in self.images}
+        """By image id, those whose class is known, the largest first."""
+        for place, annotation in enumerate(content["annotations"]):
+            self._add(place, annotation)
+        for image_id, objects in self.objects.items():
+            name = self._value(self.images[image_id])
+            if not objects and name is not None:  # the image has a class, and nothing is annotated on it
+                objects.append(_Object(-1, {}, name, 0.0))
+            objects.sort(key=lambda one: (-one.area, one.place))
 
-def _read(path: Path) -> _File:
-    """Images, annotations and categories by id; what refers to nothing is left out and named."""
-    content = _load(path)
-    file = _File(path, {}, {}, {})
-    for place, image in enumerate(content["images"]):
-        wrong = _wrong_image(image, file.images)
-        if wrong:
-            file.leave_out(str(image.get("file_name", place)), f"images, item {place}: left out, {wrong}.")
+    def _add(self, place: int, annotation: Json) -> None:
+        image_id, name = annotation.get("image_id"), f"annotation {annotation.get('id', place)}"
+        if not isinstance(image_id, int | str) or image_id not in self.images:
+            why = f"there is no image {image_id!r}"
+        elif annotation.get("iscrowd"):
+            return
         else:
-            file.images[image["id"]] = image
-    file.categories = {category["id"]: category for category in content.get("categories", []) if "id" in category}
-    for place, annotation in enumerate(content["annotations"]):
-        image_id = annotation.get("image_id")
-        if not isinstance(image_id, int | str) or image_id not in file.images:
-            file.leave_out(
-                f"annotation {annotation.get('id', place)}",
-                f"annotations, item {place} (id {annotation.get('id')}): left out, there is no image {image_id!r}.",
-            )
-        elif not annotation.get("iscrowd"):
-            file.annotations.setdefault(image_id, []).append((place, annotation))
-    return file
+            image = self.images[image_id]
+            name = image["file_name"]
+            category = annotation.get("category_id")
+            if self.attribute is not None:
+                class_name = self._value(annotation) or self._value(image)
+                why = f"neither it nor its image has an attribute {self.attribute}"
+            else:
+                known = isinstance(category, int | str) and category in self.categories
+                class_name = str(self.categories[category].get("name", category)) if known else None
+                why = f"there is no category {category!r}"
+            if class_name is not None:
+                self.objects[image_id].append(_Object(place, annotation, class_name, _area(annotation)))
+                return
+        self._leave_out(name, f"annotations, item {place} (id {annotation.get('id')}): left out, {why}.")
+
+    def _leave_out(self, name: Any, what: str) -> None:
+        self.faults.append(Fault("left out", str(name), f"{self.path}: {what}"))
+
+    def _value(self, item: Json) -> str | None:
+        """The attribute that is the class: of the item itself, or of the dictionary ``attributes`` in it."""
+        if self.attribute is None:
+            return None
+        inner = item.get("attributes")
+        value = item.get(self.attribute, inner.get(self.attribute) if isinstance(inner, dict) else None)
+        return str(value) if isinstance(value, str | int | float) and value != "" else None
+
+    def part_names(self) -> list[str]:
+        """Keypoint names of all categories, in the order in which they stand there."""
+        return [str(name) for category in self.categories.values() for name in category.get("keypoints") or ()]
+
+    def find_images(self) -> Path:
+        """The folder near the JSON file that holds its first image; beside the file where none does."""
+        here = self.path.parent
+        above = here.resolve().parent
+        tail = self.path.stem.rpartition("_")[2]  # annotations/instances_train2017.json belongs to train2017/
+        first = next((image["file_name"] for image in self.images.values()), "")
+        for folder in (here, here / "images", above, above / "images", above / tail, above / "images" / tail):
+            if first and (folder / first).is_file():
+                return folder
+        return here
 
 
-def _load(path: Path) -> dict[str, list[dict[str, Any]]]:
+def _load(path: Path) -> dict[str, list[Json]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -134,7 +162,7 @@ def _load(path: Path) -> dict[str, list[dict[str, Any]]]:
     return content
 
 
-def _wrong_image(image: dict[str, Any], before: dict[Any, dict[str, Any]]) -> str | None:
+def _wrong_image(image: Json, before: dict[Any, Json]) -> str | None:
     name, number = image.get("file_name"), image.get("id")
     if not isinstance(name, str) or not name or not isinstance(number, int | str):
         return "it has no file_name or no id"
@@ -145,81 +173,7 @@ def _wrong_image(image: dict[str, Any], before: dict[Any, dict[str, Any]]) -> st
     return None
 
 
-def _find_images(file: _File) -> Path:
-    """The folder near the JSON file that holds its first image; beside the file where none does."""
-    here = file.path.parent
-    above = here.resolve().parent
-    tail = file.path.stem.rpartition("_")[2]  # annotations/instances_train2017.json belongs to train2017/
-    first = next((image["file_name"] for image in file.images.values()), "")
-    for folder in (here, here / "images", above, above / "images", above / tail, above / "images" / tail):
-        if first and (folder / first).is_file():
-            return folder
-    return here
-
-
-def _part_names(files: Sequence[_File]) -> list[str]:
-    """Keypoint names of all categories, in the order in which they first stand there."""
-    names: dict[str, None] = {}
-    for file in files:
-        for category in file.categories.values():
-            for name in category.get("keypoints") or ():
-                names.setdefault(str(name))
-    return list(names)
-
-
-# --- which object, which class --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Object:
-    """An annotation and the class that it says the image is of."""
-
-    place: int
-    annotation: dict[str, Any]
-    class_name: str
-    area: float
-
-
-def _objects(file: _File, attribute: str | None) -> dict[Any, list[_Object]]:
-    """By image id, the objects whose class is known, the largest first."""
-    found: dict[Any, list[_Object]] = {}
-    for image_id, image in file.images.items():
-        objects = []
-        for place, annotation in file.annotations.get(image_id, []):
-            name = _class_of(file, place, annotation, image, attribute)
-            if name is not None:
-                objects.append(_Object(place, annotation, name, _area(annotation)))
-        name = None if attribute is None else _value(image, attribute)
-        if not objects and name is not None:
-            objects.append(_Object(-1, {}, name, 0.0))  # the image has a class, and nothing is annotated on it
-        found[image_id] = sorted(objects, key=lambda one: (-one.area, one.place))
-    return found
-
-
-def _class_of(
-    file: _File, place: int, annotation: dict[str, Any], image: dict[str, Any], attribute: str | None
-) -> str | None:
-    where = f"annotations, item {place} (id {annotation.get('id')})"
-    if attribute is None:
-        category = annotation.get("category_id")
-        if isinstance(category, int | str) and category in file.categories:
-            return str(file.categories[category].get("name", category))
-        file.leave_out(image["file_name"], f"{where}: left out, there is no category {category!r}.")
-        return None
-    name = _value(annotation, attribute) or _value(image, attribute)
-    if name is None:
-        file.leave_out(image["file_name"], f"{where}: left out, neither it nor its image has an attribute {attribute}.")
-    return name
-
-
-def _value(item: dict[str, Any], attribute: str) -> str | None:
-    """Of the item itself or of the dictionary ``attributes`` in it."""
-    inner = item.get("attributes")
-    value = item.get(attribute, inner.get(attribute) if isinstance(inner, dict) else None)
-    return str(value) if isinstance(value, str | int | float) and value != "" else None
-
-
-def _area(annotation: dict[str, Any]) -> float:
+def _area(annotation: Json) -> float:
     area = annotation.get("area")
     if isinstance(area, int | float) and area > 0:
         return float(area)
@@ -227,24 +181,23 @@ def _area(annotation: dict[str, Any]) -> float:
     return 0.0 if box is None else (box[2] - box[0]) * (box[3] - box[1])
 
 
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(n, int | float) and math.isfinite(n) for n in value)
+def _are_numbers(value: Any, count: int) -> bool:
+    numbers = isinstance(value, list) and len(value) == count
+    return numbers and all(isinstance(n, int | float) and math.isfinite(n) for n in value)
 
 
-def _box(annotation: dict[str, Any]) -> Box | None:
+def _box(annotation: Json) -> Box | None:
     """XYXY from COCO's x, y, width, height; None where it has none or an empty one."""
     box: Any = annotation.get("bbox")
-    if not _are_numbers(box) or len(box) != 4:
+    if not _are_numbers(box, 4):
         return None
     x, y, width, height = (float(n) for n in box)
     return (x, y, x + width, y + height) if width > 0 and height > 0 else None
 
 
-def _class_names(
-    files: dict[str, _File], found: dict[str, dict[Any, list[_Object]]], attribute: str | None
-) -> list[str]:
+def _class_names(files: dict[str, _CocoFile], attribute: str | None) -> list[str]:
     """Those that occur: categories in the order of their ids in train, values of an attribute in alphabetical order."""
-    seen = {one.class_name for objects in found.values() for group in objects.values() for one in group}
+    seen = {one.class_name for file in files.values() for group in file.objects.values() for one in group}
     if attribute is not None:
         return sorted(seen)
     names = [str(c.get("name", number)) for number, c in sorted(files["train"].categories.items(), key=_by_id)]
@@ -260,88 +213,70 @@ def _by_id(item: tuple[Any, Any]) -> tuple[bool, int, str]:
     return not isinstance(number, int), number if isinstance(number, int) else 0, str(number)
 
 
-# --- records --------------------------------------------------------------------------------------------------------
-
-
-class _Builder:
-    """Makes the records of one file."""
-
-    def __init__(self, file: _File, listing: Listing, folder: Path, masks: Path) -> None:
-        self.file, self.listing, self.folder, self.masks = file, listing, folder, masks
-        self.label = {name: index for index, name in enumerate(listing.classes)}
-
-    def records(self, found: dict[Any, list[_Object]], mask_of: MaskOf) -> list[ImageRecord]:
-        records: list[ImageRecord] = []
-        names: set[str] = set()
-        several = 0
-        for image_id, image in self.file.images.items():
-            objects = [one for one in found[image_id] if one.class_name in self.label]
-            name = image["file_name"]
-            if not objects or name in names:
-                why = "named twice" if name in names else "no object of a known class is annotated on it"
-                self._fault("left out", name, f"{self.file.path}: {name} is left out, {why}.")
-                continue
-            names.add(name)
-            several += len({one.class_name for one in objects}) > 1
-            records.append(self._record(image, objects, mask_of))
-        if several:
-            self.listing.notes.append(
-                f"{self.file.path}: on {several} images there are objects of several classes; the largest one decides"
-            )
-        return records
-
-    def _record(self, image: dict[str, Any], objects: list[_Object], mask_of: MaskOf) -> ImageRecord:
+def _records(file: _CocoFile, listing: Listing, folder: Path, masks: Path, mask_of: MaskOf) -> list[ImageRecord]:
+    records: dict[str, ImageRecord] = {}
+    label = {name: index for index, name in enumerate(listing.classes)}
+    several = 0
+    for image_id, image in file.images.items():
+        objects = [one for one in file.objects[image_id] if one.class_name in label]
+        name = image["file_name"]
+        if not objects or name in records:
+            why = "named twice" if name in records else "no object of a known class is annotated on it"
+            listing.faults.append(Fault("left out", name, f"{file.path}: {name} is left out, {why}."))
+            continue
         chosen = objects[0]
-        origin = f"{self.file.path}, annotation {chosen.annotation.get('id', chosen.place)}"
-        points, visible = self._keypoints(chosen, image["file_name"], origin)
+        origin = f"{file.path}, annotation {chosen.annotation.get('id', chosen.place)}"
+        of_class = [one for one in objects if one.class_name == chosen.class_name]
+        several += len(of_class) < len(objects)
+        segmentations = _segmentations(of_class if mask_of == "class" else [chosen], origin)
+        mask = masks / f"{name}.png"
+        points, visible = _keypoints(chosen, file, listing, name, origin)
         height, width = image.get("height"), image.get("width")
-        return ImageRecord(
-            name=image["file_name"],
-            path=self.folder / image["file_name"],
-            label=self.label[chosen.class_name],
-            mask=self._mask(image["file_name"], objects, mask_of, origin),
-            mask_path=self._mask_path(image["file_name"]),
+        records[name] = ImageRecord(
+            name=name,
+            path=folder / name,
+            label=label[chosen.class_name],
+            mask=segmentations or (MaskFile(mask) if mask.is_file() else None),
+            mask_path=mask,
             points=points,
             visible=visible,
             box=_box(chosen.annotation),
             origin=origin,
             size=(height, width) if isinstance(height, int) and isinstance(width, int) else None,
         )
-
-    def _mask(self, name: str, objects: list[_Object], mask_of: MaskOf, origin: str) -> MaskSource | None:
-        group = (
-            [one for one in objects if one.class_name == objects[0].class_name] if mask_of == "class" else objects[:1]
+    if several:
+        listing.notes.append(
+            f"{file.path}: on {several} images there are objects of several classes; the largest one decides"
         )
-        values = tuple(value for one in group if (value := one.annotation.get("segmentation")))
-        if values:
-            coco_mask_module()  # say that it is missing before anything is trained
-            return Segmentations(values, origin)
-        file = self._mask_path(name)
-        return MaskFile(file) if file.is_file() else None
+    return list(records.values())
 
-    def _mask_path(self, name: str) -> Path:
-        return self.masks / self.file.path.stem / f"{name}.png"
 
-    def _keypoints(self, one: _Object, name: str, origin: str) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """float32 K×2 and bool K in the order of the listing's parts."""
-        written = one.annotation.get("keypoints")
-        parts = self.listing.parts
-        if not written or not parts:
-            return None, None
-        category = self.file.categories.get(one.annotation.get("category_id"), {})
-        names = [str(part) for part in category.get("keypoints") or ()]
-        if not _are_numbers(written) or len(written) != 3 * len(names):
-            text = (
-                f"{origin}: its keypoints are left out, they are not {len(names)} × (x, y, flag), one for each keypoint"
-                f" of its category."
-            )
-            self._fault("left out", name, text)
-            return None, None
-        points, visible = np.zeros((len(parts), 2), np.float32), np.zeros(len(parts), bool)
-        for part, (x, y, flag) in zip(names, np.array(written, np.float64).reshape(-1, 3), strict=True):
-            if flag == VISIBLE:
-                points[parts.index(part)], visible[parts.index(part)] = (x, y), True
-        return points, visible
+def _segmentations(objects: Sequence[_Object], origin: str) -> Segmentations | None:
+    values = tuple(value for one in objects if (value := one.annotation.get("segmentation")))
+    if not values:
+        return None
+    coco_mask_module()  # say that it is missing before anything is trained
+    return Segmentations(values, origin)
 
-    def _fault(self, kind: str, name: str, text: str) -> None:
-        self.listing.faults.append(Fault(kind, name, text))
+
+def _keypoints(
+    one: _Object, file: _CocoFile, listing: Listing, name: str, origin: str
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """float32 K×2 and bool K in the order of the listing's parts."""
+    written, parts = one.annotation.get("keypoints"), listing.parts
+    if not written or not parts:
+        return None, None
+    category = file.categories.get(one.annotation.get("category_id"), {})
+    names = [str(part) for part in category.get("keypoints") or ()]
+    if not _are_numbers(written, 3 * len(names)):
+        text = (
+            f"{origin}: its keypoints are left out, they are not {len(names)} × (x, y, flag), one for each keypoint of"
+            f" its category."
+        )
+        listing.faults.append(Fault("left out", name, text))
+        return None, None
+    points, visible = np.zeros((len(parts), 2), np.float32), np.zeros(len(parts), bool)
+    for part, (x, y, flag) in zip(names, np.array(written, np.float64).reshape(-1, 3), strict=True):
+        if flag == VISIBLE:
+            points[parts.index(part)], visible[parts.index(part)] = (x, y), True
+    return points, visible
