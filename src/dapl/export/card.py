@@ -5,16 +5,14 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import yaml
 
-from dapl.export.folder import IMAGES, METRICS, ONNX, WALL
+from dapl.export.folder import IMAGES, METRICS, ONNX, WALL, ExportConfig, ExportedImage
 from dapl.metrics.registry import METRICS as REGISTERED
 from dapl.metrics.registry import NUMBERS, shown
-
-if TYPE_CHECKING:
-    from dapl.export.hub import ExportedModel
+from dapl.models.contract import PrototypeModel
 
 _SYSTEMS = {
     "dapl": "DAPL (Diversity-Aware Prototype Learning)",
@@ -26,14 +24,29 @@ _SYSTEMS = {
 _FITTED = {"stretch": "stretched to a square", "crop": "cut to the central square", "pad": "padded to a square"}
 
 
-def model_card(exported: ExportedModel, with_onnx: bool = False) -> str:
+class CardFacts(Protocol):
+    """What a card is written from: `dapl.export.hub.ExportedModel` has it."""
+
+    @property
+    def model(self) -> PrototypeModel: ...
+    @property
+    def config(self) -> ExportConfig: ...
+    @property
+    def images(self) -> dict[int, ExportedImage]: ...
+    @property
+    def metrics(self) -> dict[str, Any] | None: ...
+    @property
+    def wall(self) -> bytes | None: ...
+
+
+def model_card(exported: CardFacts, with_onnx: bool = False) -> str:
     """README.md. ``with_onnx``: model.onnx lies beside it."""
     sections = [_about(exported), _use(exported, with_onnx), _numbers(exported), _prototypes(exported)]
     front = yaml.safe_dump(_front_matter(exported), sort_keys=False, allow_unicode=True)
     return f"---\n{front}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _front_matter(exported: ExportedModel) -> dict[str, Any]:
+def _front_matter(exported: CardFacts) -> dict[str, Any]:
     config = exported.config
     found: dict[str, Any] = {
         "library_name": "dapl",
@@ -54,7 +67,7 @@ def _front_matter(exported: ExportedModel) -> dict[str, Any]:
     return found
 
 
-def _about(exported: ExportedModel) -> str:
+def _about(exported: CardFacts) -> str:
     config = exported.config
     system, backbone = config.model.system, config.model.backbone.name
     count = len(exported.model.prototypes)
@@ -80,7 +93,7 @@ def _code(name: str) -> str:
     return f"`{' '.join(name.replace('`', chr(39)).split())}`"
 
 
-def _use(exported: ExportedModel, with_onnx: bool) -> str:
+def _use(exported: CardFacts, with_onnx: bool) -> str:
     size, how = exported.config.data.image_size, _FITTED[exported.config.data.fit]
     explain = ['model.explain("image.jpg").save("why.html")'] if len(exported.model.prototypes) else []
     code = ["import dapl", 'model = dapl.load("FOLDER")', 'print(model.predict("image.jpg"))', *explain]
@@ -96,13 +109,13 @@ def _use(exported: ExportedModel, with_onnx: bool) -> str:
     return "\n".join(text)
 
 
-def _outputs(exported: ExportedModel) -> str:
+def _outputs(exported: CardFacts) -> str:
     if len(exported.model.prototypes) == 0:
         return "`logits` B×C and `scores`"
     return "`logits` B×C, `scores` B×P and activation `maps` B×P×H×W"
 
 
-def _numbers(exported: ExportedModel) -> str:
+def _numbers(exported: CardFacts) -> str:
     measured = list(_measured(exported.metrics))
     if not measured:
         return "## Numbers\n\nNothing was measured before the export."
@@ -149,7 +162,7 @@ def _interval(name: str, number: Mapping[str, Any]) -> str:
     return f"{shown(name, low, digits=3)} … {shown(name, high, digits=3)}"
 
 
-def _prototypes(exported: ExportedModel) -> str:
+def _prototypes(exported: CardFacts) -> str:
     if not exported.images:
         return ""
     text = ["## Prototypes", "", f"`{IMAGES}/` holds the patch of each; `prototypes.json` says where it came from."]
