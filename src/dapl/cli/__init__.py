@@ -8,26 +8,17 @@ import select
 import sys
 from collections.abc import Sequence
 
-from dapl.cli.data import add_masks, add_prepare
-from dapl.cli.experiments import add_compare, add_sweep
+from dapl.cli import data, experiments, runs, train
 from dapl.cli.options import joined, overrides_of
-from dapl.cli.runs import add_evaluate, add_explain, add_export, add_report, add_serve
-from dapl.cli.train import add_train
 from dapl.common.errors import DaplError
 
 COMMANDS = (
-    add_train,
-    add_evaluate,
-    add_explain,
-    add_report,
-    add_serve,
-    add_export,
-    add_compare,
-    add_sweep,
-    add_prepare,
-    add_masks,
+    *(train.demo, train.train),
+    *(runs.evaluate, runs.explain, runs.report, runs.serve, runs.export),
+    *(experiments.compare, experiments.sweep),
+    data.masks,
 )
-"""Each puts its commands into the parser, in the order of ``dapl --help``."""
+"""In the order of ``dapl --help``; ``dapl prepare`` has commands of its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,5 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        command(commands)
+        command.add(commands)
+    text = "Make a data set out of raw files, or look one over."
+    prepare = commands.add_parser("prepare", help=text, description=text, allow_abbrev=False)
+    kinds = prepare.add_subparsers(title="what to prepare", metavar="WHAT", required=True)
+    for command in (data.faceforensics, data.check):
+        command.add(kinds)
     return parser

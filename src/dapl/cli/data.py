@@ -18,57 +18,37 @@ _DATA: Row = (
 _SAM_MODEL: Row = ("--sam-model MODEL", str, "folder or hub name of SAM's weights, for --refine sam")
 
 
-def add_prepare(commands: Any) -> None:
-    text = "Make a data set out of raw files, or look one over."
-    group = commands.add_parser("prepare", help=text, description=text, allow_abbrev=False)
-    kinds = group.add_subparsers(title="what to prepare", metavar="WHAT", required=True)
-    _add_faceforensics(kinds)
-    _add_check(kinds)
-
-
-def _add_faceforensics(kinds: Any) -> None:
-    faces = command(
-        kinds,
-        "faceforensics",
-        _faceforensics,
-        "Cut faces, masks and landmarks out of the videos of FaceForensics++.",
-        ("root", Path, "folder with original_sequences, manipulated_sequences and splits"),
-        ("out", Path, "folder to make, or to go on with"),
-        ("--compression", ("c23", "raw", "c40"), "compression of the videos"),
-        ("--methods+ METHOD", str, "manipulations to take (default: all four)"),
-        ("--frames N", 10, "frames per video, evenly spaced"),
-        ("--size PIXELS", 224, "side of the square crop"),
-        ("--margin SHARE", 0.15, "what is added on each side of the face, as a share of it"),
-        ("--refine", ("grabcut", "sam", "none"), "how the hull of the landmarks becomes the mask"),
-        _SAM_MODEL,
-        ("--face-model FILE", str, "face_landmarker.task (default: $DAPL_FACE_MODEL)"),
-        ("--workers N", 1, "number of processes"),
-        ("--quiet", False, "show no progress, only what was left out"),
-        when_interrupted=_GO_ON,
-    )
-    faces.epilog = "Exit code 1: all was done that could be, and something was left out; OUT/manifest.jsonl says what."
-
-
-def _faceforensics(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Cut faces, masks and landmarks out of the videos of FaceForensics++.",
+    ("root", Path, "folder with original_sequences, manipulated_sequences and splits"),
+    ("out", Path, "folder to make, or to go on with"),
+    ("--compression", ("c23", "raw", "c40"), "compression of the videos"),
+    ("--methods+ METHOD", str, "manipulations to take (default: all four)"),
+    ("--frames N", 10, "frames per video, evenly spaced"),
+    ("--size PIXELS", 224, "side of the square crop"),
+    ("--margin SHARE", 0.15, "what is added on each side of the face, as a share of it"),
+    ("--refine", ("grabcut", "sam", "none"), "how the hull of the landmarks becomes the mask"),
+    _SAM_MODEL,
+    ("--face-model FILE", str, "face_landmarker.task (default: $DAPL_FACE_MODEL)"),
+    ("--workers N", 1, "number of processes"),
+    ("--quiet", False, "show no progress, only what was left out"),
+    when_interrupted=_GO_ON,
+    epilog="Exit code 1: all was done that could be, and something was left out; OUT/manifest.jsonl says what.",
+)
+def faceforensics(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.prepare.faceforensics import prepare_and_report
 
     return prepare_and_report(arguments)
 
 
-def _add_check(kinds: Any) -> None:
-    command(
-        kinds,
-        "check",
-        _check,
-        "Look a data set over before an hour is spent on it.",
-        _DATA,
-        ("--out FOLDER", Path, "folder for check.json and check.png (default: checks/<name of the data>)"),
-        ("--quiet", False, "show no progress, only the result"),
-        fields=(),
-    )
-
-
-def _check(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Look a data set over before an hour is spent on it.",
+    _DATA,
+    ("--out FOLDER", Path, "folder for check.json and check.png (default: checks/<name of the data>)"),
+    ("--quiet", False, "show no progress, only the result"),
+    fields=(),
+)
+def check(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Exit code 1 where something is wrong or was left out."""
     from dapl.config.reading import data_config
 
@@ -83,24 +63,21 @@ def _check(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0 if report.clean else 1
 
 
-def add_masks(commands: Any) -> None:
-    refine = "how a box, keypoints or else the centre of the image becomes a mask; none: the box itself"
-    command(
-        commands,
-        "masks",
-        _masks,
-        "Make foreground masks for images that have none.",
-        _DATA,
-        ("--refine", ("grabcut", "sam", "none"), refine),
-        _SAM_MODEL,
-        ("--limit N", int, "make N masks at most, to look at them first"),
-        ("--quiet", False, "show no progress, only the result"),
-        fields=(),
-        when_interrupted=_GO_ON,
-    )
-
-
-def _masks(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Make foreground masks for images that have none.",
+    _DATA,
+    (
+        "--refine",
+        ("grabcut", "sam", "none"),
+        "how a box, keypoints or the centre of the image becomes a mask; none: the box",
+    ),
+    _SAM_MODEL,
+    ("--limit N", int, "make N masks at most, to look at them first"),
+    ("--quiet", False, "show no progress, only the result"),
+    fields=(),
+    when_interrupted=_GO_ON,
+)
+def masks(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Exit code 1 where a mask could not be made."""
     from dapl.common.errors import DaplError
     from dapl.config.reading import data_config

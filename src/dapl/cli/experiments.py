@@ -12,26 +12,20 @@ from dapl.common.errors import DaplError, nearest
 _GO_ON = "; the same command goes on: finished points are kept, the one that ran resumes from its checkpoint"
 
 
-def add_compare(commands: Any) -> None:
-    command(
-        commands,
-        "compare",
-        _compare,
-        "Train what is missing, measure all under one protocol, make the table.",
-        ("sources+ RUN|CONFIG", Path, "runs, or configs to train"),
-        ("--out FOLDER", Path("runs/compare"), "folder of the runs and the table"),
-        ("--seeds LIST", "0", "seeds of the configs, e.g. 0,1,2"),
-        ("--split NAME", "test", "test, validation or train"),
-        ("--metrics LIST", str, "as `dapl evaluate --metrics`; all: also faithfulness, stability and purity"),
-        ("--tau SHARE", 0.2, "share of a part that a region must cover"),
-        ("--class NAME", str, "class of the image that the systems are shown on (default: the first)"),
-        ("--image/--picture N", 0, "which of the test images of that class"),
-        fields=(),
-        when_interrupted="; the same command goes on where it stood",
-    )
-
-
-def _compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Train what is missing, measure all under one protocol, make the table.",
+    ("sources+ RUN|CONFIG", Path, "runs, or configs to train"),
+    ("--out FOLDER", Path("runs/compare"), "folder of the runs and the table"),
+    ("--seeds LIST", "0", "seeds of the configs, e.g. 0,1,2"),
+    ("--split NAME", "test", "test, validation or train"),
+    ("--metrics LIST", str, "as `dapl evaluate --metrics`; all: also faithfulness, stability and purity"),
+    ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+    ("--class NAME", str, "class of the image that the systems are shown on (default: the first)"),
+    ("--image/--picture N", 0, "which of the test images of that class"),
+    fields=(),
+    when_interrupted="; the same command goes on where it stood",
+)
+def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.common.tables import print_table
     from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
     from dapl.experiments.comparison import against_black_box, plan, rows_of, shown_columns, train_all, write
@@ -71,35 +65,25 @@ def _seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def add_sweep(commands: Any) -> None:
-    ablation = "contrast, fg_weight, fg_threshold, head_dim, paper (all four), or a YAML file as in configs/sweeps"
-    sampler = "grid: every combination; tpe: --trials points where good ones are likely (default: tpe with --search)"
-    objective = "what is best on validation (default: accuracy); accuracy,coverage gives the Pareto front"
-    storage = "database that several machines share, e.g. postgresql://user@host/name (default: a file in the folder)"
-    command(
-        commands,
-        "sweep",
-        _sweep,
-        "Vary fields of a config: the paper's ablations, any grid, or a search (Optuna).",
-        ("config", Path, "YAML config, e.g. configs/cub20.yaml"),
-        ("--grid FIELD=V,V,…", [], "values of a field, e.g. loss.contrast.weight=0,0.1; several: all combinations"),
-        ("--search FIELD=log:LOW:HIGH", [], "an interval to search in, log:0.1:20 or uniform:0:1"),
-        ("--ablation NAME", str, ablation),
-        ("--sampler grid|tpe", str, sampler),
-        ("--trials N", int, "points that tpe draws (default: 20)"),
-        ("--sampler-seed N", 0, "seed of tpe"),
-        ("--seeds LIST", str, "seeds of each point, e.g. 0,1,2 for mean ± std (default: the config's seed)"),
-        ("--objective NAME[:min|max]", [], objective),
-        ("--test", False, "at the end also measure test; nothing is chosen by it"),
-        ("--out FOLDER", Path, "folder of the sweep (default: sweeps/<config>[-<ablation>])"),
-        ("--storage URL", str, storage),
-        ("--verbose", False, "print what each run prints"),
-        fields=(),
-        when_interrupted=_GO_ON,
-    )
-
-
-def _sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Vary fields of a config: the paper's ablations, any grid, or a search (Optuna).",
+    ("config", Path, "YAML config, e.g. configs/cub20.yaml"),
+    ("--grid FIELD=V,V,…", [], "values of a field, e.g. loss.contrast.weight=0,0.1; several: all combinations"),
+    ("--search FIELD=log:LOW:HIGH", [], "an interval to search in, log:0.1:20 or uniform:0:1"),
+    ("--ablation NAME", str, "contrast, fg_weight, fg_threshold, head_dim, paper (all four), or a YAML file"),
+    ("--sampler grid|tpe", str, "grid: every combination; tpe: where good points are likely (default with --search)"),
+    ("--trials N", int, "points that tpe draws (default: 20)"),
+    ("--sampler-seed N", 0, "seed of tpe"),
+    ("--seeds LIST", str, "seeds of each point, e.g. 0,1,2 for mean ± std (default: the config's seed)"),
+    ("--objective NAME[:min|max]", [], "what is best (default: accuracy); several give the Pareto front"),
+    ("--test", False, "at the end also measure test; nothing is chosen by it"),
+    ("--out FOLDER", Path, "folder of the sweep (default: sweeps/<config>[-<ablation>])"),
+    ("--storage URL", str, "database that several machines share (default: a file in the folder)"),
+    ("--verbose", False, "print what each run prints"),
+    fields=(),
+    when_interrupted=_GO_ON,
+)
+def sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.experiments.sweep_space import Base, Dimension, Panel, checked, panels_of, parse_grid, parse_search
 
     base = Base.read(arguments.config, overrides)

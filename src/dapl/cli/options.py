@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dapl.common.errors import DaplError, nearest
@@ -24,17 +25,44 @@ Row = tuple[str, Any, str]
 """``("--flag METAVAR", kind, help)``, an option or argument of a command; `command` says what a kind is."""
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command of ``dapl``: what it takes and what it calls."""
+
+    call: Call
+    name: str
+    text: str
+    rows: tuple[Row, ...]
+    fields: Sequence[str] | None
+    when_interrupted: str
+    own_help: bool
+    epilog: str
+
+    def add(self, commands: Any) -> None:
+        """Put it into a parser's commands."""
+        parser: argparse.ArgumentParser = commands.add_parser(
+            self.name,
+            help=self.text,
+            description=self.text,
+            epilog=self.epilog,
+            allow_abbrev=False,
+            add_help=not self.own_help,
+        )
+        parser.set_defaults(command=parser.prog.removeprefix("dapl "), call=self.call)
+        parser.set_defaults(fields=self.fields, when_interrupted=self.when_interrupted)
+        for row in self.rows:
+            _declare(parser, *row)
+
+
 def command(
-    commands: Any,
-    name: str,
-    call: Call,
     text: str,
     *rows: Row,
     fields: Sequence[str] | None = None,
-    own_help: bool = False,
     when_interrupted: str = "",
-) -> argparse.ArgumentParser:
-    """Declare a command and what it takes, one row for each option or argument.
+    own_help: bool = False,
+    epilog: str = "",
+) -> Callable[[Call], Command]:
+    """Makes a function the command of its name, with one row for each option or argument.
 
     The kind of a row is a type; or a default, which gives the type; or a tuple of choices, the default first; or False
     for a switch; or [] for a flag that may be repeated. ``name+`` takes one value or more, ``name?`` one or none. After
@@ -42,12 +70,7 @@ def command(
 
     ``fields``: the sections of a config of which it understands ``--section.field value``; empty for all of them.
     """
-    parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False, add_help=not own_help)
-    command = parser.prog.removeprefix("dapl ")
-    parser.set_defaults(command=command, call=call, fields=fields, when_interrupted=when_interrupted)
-    for row in rows:
-        _declare(parser, *row)
-    return parser
+    return lambda call: Command(call, call.__name__, text, rows, fields, when_interrupted, own_help, epilog)
 
 
 def _declare(parser: argparse.ArgumentParser, names: str, kind: Any, text: str) -> None:

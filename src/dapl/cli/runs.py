@@ -21,33 +21,20 @@ _FIELDS = ("runtime", "cache", "data")
 _RUN: Row = ("run RUN", Path, "run directory")
 
 
-def add_evaluate(commands: Any) -> None:
-    metrics = "only these, e.g. coverage,diversity; all: also those that take passes of their own (default: the others)"
-    modes = "exact: the data's own part masks; disc, clipped, voronoi, point: from keypoints; auto: exact, else disc"
-    scope = "image: mean over images; dataset: pooled over them; projection: each prototype on its source image"
-    command(
-        commands,
-        "evaluate",
-        _evaluate,
-        "Measure a finished run: does it predict, and does it look at parts?",
-        _RUN,
-        ("--split NAME", "test", "test, validation or train"),
-        ("--metrics LIST", str, metrics),
-        ("--tau SHARE", 0.2, "share of a part that a region must cover"),
-        ("--percentile P", 95.0, "percentile of its map that bounds a region"),
-        ("--part-mode MODE", "auto", modes),
-        (
-            "--radius SHARE",
-            float,
-            "radius of the discs, as a share of --radius-of (default: 0.12 of box, 0.08 of image)",
-        ),
-        ("--radius-of WHAT", "box", "box: √(area of the object's box); image: its side"),
-        ("--scope NAME", "image", scope),
-        fields=_FIELDS,
-    )
-
-
-def _evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Measure a finished run: does it predict, and does it look at parts?",
+    _RUN,
+    ("--split NAME", "test", "test, validation or train"),
+    ("--metrics LIST", str, "only these, e.g. coverage,diversity; all: also those with passes of their own"),
+    ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+    ("--percentile P", 95.0, "percentile of its map that bounds a region"),
+    ("--part-mode MODE", "auto", "exact: part masks of the data; disc, clipped, voronoi, point: from keypoints"),
+    ("--radius SHARE", float, "radius of the discs, a share of --radius-of (default: 0.12 of box, 0.08 of image)"),
+    ("--radius-of WHAT", "box", "box: √(area of the object's box); image: its side"),
+    ("--scope NAME", "image", "image: mean over images; dataset: pooled; projection: prototypes on their sources"),
+    fields=_FIELDS,
+)
+def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
     from dapl.metrics.registry import chosen
     from dapl.runs.run import Run
@@ -71,22 +58,16 @@ def _evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def add_explain(commands: Any) -> None:
-    command(
-        commands,
-        "explain",
-        _explain,
-        "Show why an image got its label: this looks like that.",
-        ("run RUN", Path, "run directory, or a folder that `dapl export` wrote"),
-        ("images+ IMAGE", str, "image file, or name of an image of the run's data"),
-        ("--class NAME|INDEX", str, "class to explain beside the predicted one (default: the runner-up)"),
-        ("--top N", 10, "prototypes listed per class"),
-        ("--out FOLDER", Path, "folder for the files (default: RUN/explanations)"),
-        ("--format LIST", "html", "html, png, json, or several with commas"),
-    )
-
-
-def _explain(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Show why an image got its label: this looks like that.",
+    ("run RUN", Path, "run directory, or a folder that `dapl export` wrote"),
+    ("images+ IMAGE", str, "image file, or name of an image of the run's data"),
+    ("--class NAME|INDEX", str, "class to explain beside the predicted one (default: the runner-up)"),
+    ("--top N", 10, "prototypes listed per class"),
+    ("--out FOLDER", Path, "folder for the files (default: RUN/explanations)"),
+    ("--format LIST", "html", "html, png, json, or several with commas"),
+)
+def explain(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     formats, against = names_of("--format", arguments.format, ("html", "png", "json")), vars(arguments)["class"]
     if arguments.top < 1:
         raise DaplError(f"--top is {arguments.top}; at least one prototype must be listed.")
@@ -130,25 +111,15 @@ def _free_stem(name: Path, taken: set[str]) -> str:
     return free
 
 
-def add_report(commands: Any) -> None:
-    command(
-        commands,
-        "report",
-        _report,
-        "Make a page of a finished run: numbers, curves and every prototype.",
-        _RUN,
-        (
-            "--out FOLDER|FILE",
-            Path,
-            "what to make, or to replace (default: RUN/report, or RUN/report.html as one file)",
-        ),
-        ("--single-file", False, "put everything into one HTML file"),
-        ("--images/--pictures N", 3, "images of its class that each prototype is shown on"),
-        fields=_FIELDS,
-    )
-
-
-def _report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Make a page of a finished run: numbers, curves and every prototype.",
+    _RUN,
+    ("--out FOLDER|FILE", Path, "what to make or replace (default: RUN/report, RUN/report.html)"),
+    ("--single-file", False, "put everything into one HTML file"),
+    ("--images/--pictures N", 3, "images of its class that each prototype is shown on"),
+    fields=_FIELDS,
+)
+def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.runs.run import Run
 
     if arguments.images < 1:
@@ -168,43 +139,31 @@ def _report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def add_serve(commands: Any) -> None:
-    command(
-        commands,
-        "serve",
-        _serve,
-        "Look at a run in the browser: drop an image, see the reasons, switch them off, mark bad ones.",
-        _RUN,
-        ("--host ADDRESS", "127.0.0.1", "address to listen at; the default is for this machine only"),
-        ("--port N", 8000, "port; 0 takes any that is free"),
-        ("--allow-host NAME", [], "a further name under which browsers may call it, e.g. that of a proxy"),
-    )
-
-
-def _serve(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Look at a run in the browser: drop an image, see the reasons, switch them off, mark bad ones.",
+    _RUN,
+    ("--host ADDRESS", "127.0.0.1", "address to listen at; the default is for this machine only"),
+    ("--port N", 8000, "port; 0 takes any that is free"),
+    ("--allow-host NAME", [], "a further name under which browsers may call it, e.g. that of a proxy"),
+)
+def serve(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.serve.app import serve
 
     serve(arguments.run, arguments.host, arguments.port, arguments.allow_host)
     return 0
 
 
-def add_export(commands: Any) -> None:
-    command(
-        commands,
-        "export",
-        _export,
-        "Write a run's model as ONNX and in Hugging Face Hub format.",
-        _RUN,
-        ("--format LIST", "onnx,hub", "onnx, hub, or both"),
-        ("--out FOLDER", Path, "folder to make; an earlier export is replaced (default: RUN/export)"),
-        ("--push NAME", str, "also upload the folder to the hub, as user/model"),
-        ("--private", False, "with --push: only you can see it"),
-        fields=_FIELDS,
-        when_interrupted="; nothing was written",
-    )
-
-
-def _export(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Write a run's model as ONNX and in Hugging Face Hub format.",
+    _RUN,
+    ("--format LIST", "onnx,hub", "onnx, hub, or both"),
+    ("--out FOLDER", Path, "folder to make; an earlier export is replaced (default: RUN/export)"),
+    ("--push NAME", str, "also upload the folder to the hub, as user/model"),
+    ("--private", False, "with --push: only you can see it"),
+    fields=_FIELDS,
+    when_interrupted="; nothing was written",
+)
+def export(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.runs.run import Run
 
     config = Run.open(arguments.run).config(overrides)

@@ -12,33 +12,19 @@ from dapl.common.errors import DaplError
 _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 
 
-def add_train(commands: Any) -> None:
-    command(
-        commands,
-        "demo",
-        _demo,
-        "Train on drawn birds, measure, and show where to look. Needs no data.",
-        ("--out RUN", Path, "run directory to make (default: runs/demo, or the next free name)"),
-        when_interrupted=_GO_ON,
-    )
-    train = command(
-        commands,
-        "train",
-        _train,
-        "Train a model by its config, or go on with a run.",
-        ("config?", Path, "YAML config, e.g. configs/cub20.yaml"),
-        ("--out RUN", Path, "run directory to make (default: runs/<name of the config>)"),
-        ("--resume RUN", Path, "go on with this run from its last checkpoint"),
-        ("--from RUN", Path, "with --drop-marked: the run to improve"),
-        ("--drop-marked", False, "a new run without the prototypes marked as bad, last layer tuned again"),
-        fields=(),
-        own_help=True,
-        when_interrupted=_GO_ON,
-    )
-    train.add_argument("-h", "--help", action="store_true", help="show this help, with every field of a config")
-
-
-def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Train a model by its config, or go on with a run.",
+    ("config?", Path, "YAML config, e.g. configs/cub20.yaml"),
+    ("--out RUN", Path, "run directory to make (default: runs/<name of the config>)"),
+    ("--resume RUN", Path, "go on with this run from its last checkpoint"),
+    ("--from RUN", Path, "with --drop-marked: the run to improve"),
+    ("--drop-marked", False, "a new run without the prototypes marked as bad, last layer tuned again"),
+    ("--help/-h", False, "show this help, with every field of a config"),
+    fields=(),
+    own_help=True,
+    when_interrupted=_GO_ON,
+)
+def train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if arguments.help:
         return _train_help()
     from dapl.config import load_config
@@ -73,7 +59,12 @@ def _drop_marked(arguments: argparse.Namespace, overrides: dict[str, Any]) -> in
     return _run(without_marked(source, out, overrides), out, True)
 
 
-def _demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+@command(
+    "Train on drawn birds, measure, and show where to look. Needs no data.",
+    ("--out RUN", Path, "run directory to make (default: runs/demo, or the next free name)"),
+    when_interrupted=_GO_ON,
+)
+def demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.config import load_config
 
     out = arguments.out or _free(Path("runs") / "demo")
