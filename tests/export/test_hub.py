@@ -23,7 +23,6 @@ from dapl.common.errors import DaplError
 from dapl.data.toybirds import ToyBirds
 from dapl.data.toybirds.species import PARTS
 from dapl.explain.patches import Patch
-from dapl.export.card import model_card
 from dapl.export.export import export_config, export_run, images_of_test
 from dapl.export.folder import LARGEST, decoded, take_images
 from dapl.export.hub import ExportedModel, load_exported
@@ -156,7 +155,7 @@ def test_the_card(system: str, run: Path, exported: Path) -> None:
 def test_names_of_classes_are_no_html_on_the_card(own_export: Path) -> None:
     found = load_exported(own_export)
     classes = ["<script>alert(1)</script>", "`<b>two`\n# Title", "*three*"]
-    card = model_card(replace(found, config=found.config.model_copy(update={"classes": classes})))
+    card = replace(found, config=found.config.model_copy(update={"classes": classes})).card()
     assert "Classes: `<script>alert(1)</script>`, `'<b>two' # Title`, `*three*`." in card
 
 
@@ -300,7 +299,7 @@ def test_a_failed_export_leaves_the_earlier_one(
     def fail(*_: object) -> str:
         raise OSError("disk full")
 
-    monkeypatch.setattr("dapl.export.hub.model_card", fail)
+    monkeypatch.setattr("dapl.export.hub.ModelCard", fail)
     with pytest.raises(OSError, match="disk full"):
         export_run(own_run, own_export, ["hub"], quiet=True)
     assert {path: path.read_bytes() for path in own_export.rglob("*") if path.is_file()} == before

@@ -22,7 +22,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import replacing, replacing_folder, write_json, write_text
 from dapl.explain.classifier import Classifier, about
 from dapl.explain.evidence import ModelRecords
-from dapl.export.card import model_card
+from dapl.export.card import ModelCard
 from dapl.export.folder import (
     CARD,
     CONFIG,
@@ -153,7 +153,14 @@ class ExportedModel:
             (folder / WALL).write_bytes(self.wall)
         if self.metrics is not None:
             write_json(folder / METRICS, self.metrics)
-        write_text(folder / CARD, model_card(self, with_onnx))
+        write_text(folder / CARD, self.card(with_onnx))
+
+    def card(self, with_onnx: bool = False) -> str:
+        """The model card. ``with_onnx``: it says that model.onnx lies beside it."""
+        prototypes = self.model.prototypes
+        counts = len(prototypes), int(prototypes.kept.sum()) if len(prototypes) else 0
+        has_wall = self.wall is not None
+        return str(ModelCard(self.config, self.metrics, *counts, bool(self.images), has_wall, with_onnx))
 
     @classmethod
     def from_pretrained(cls, name: Path | str, revision: str | None = None) -> ExportedModel:
