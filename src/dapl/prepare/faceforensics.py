@@ -18,12 +18,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from dapl.common.errors import DaplError
 from dapl.common.files import write_json
 from dapl.common.progress import Advance, Reporter
 from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, ManifestLine, read_settings, write_manifest
 from dapl.masks.faces import face_model
-from dapl.masks.refine import DEFAULT_MODEL, METHODS
+from dapl.masks.refine import DEFAULT_MODEL
 from dapl.prepare.faceforensics_layout import Plan, Video, labels_of, make_plan
 from dapl.prepare.faceforensics_video import FaceSettings, Tools, is_done, prepare_video, read_records, sweep
 
@@ -93,16 +95,11 @@ _LINES = 20
 
 def prepare_and_report(arguments: argparse.Namespace) -> int:
     """The command: files into ``arguments.out``, a table to standard output, what was left out to standard error."""
-    records = prepare(
-        arguments.root,
-        arguments.out,
-        _settings(arguments),
-        arguments.compression,
-        arguments.methods,
-        arguments.workers,
-        Reporter(arguments.quiet),
-    )
     labels = labels_of(arguments.methods)
+    settings, reporter = _settings(arguments), Reporter(arguments.quiet)
+    records = prepare(
+        arguments.root, arguments.out, settings, arguments.compression, labels, arguments.workers, reporter
+    )
     print(_table(records, labels))
     print(f"\nmanifest     {arguments.out / MANIFEST}")
     print(f"train        dapl train configs/faceforensics-densenet161.yaml --data.root {arguments.out}")
@@ -119,12 +116,11 @@ def prepare(
     out: Path,
     settings: FaceSettings,
     compression: str,
-    methods: Sequence[str] | None,
+    labels: Sequence[str],
     workers: int,
     reporter: Reporter,
 ) -> list[ManifestLine]:
     """Prepare what is not prepared yet; returns the lines of the manifest."""
-    labels = labels_of(methods)
     plan = make_plan(root, compression, labels)
     with _alone(out):
         _keep_settings(out, settings, compression, labels, plan)
@@ -185,7 +181,6 @@ def _settings(arguments: argparse.Namespace) -> FaceSettings:
     for name, least in (("frames", 1), ("size", 32), ("workers", 1), ("margin", 0)):
         if not getattr(arguments, name) >= least:  # also refuses NaN
             raise DaplError(f"--{name}: {getattr(arguments, name)} is too small; give {least} or more.")
-    assert arguments.refine in METHODS
     model = arguments.sam_model
     if model is not None and arguments.refine != "sam":
         raise DaplError(f"--sam-model: only for --refine sam, but --refine is {arguments.refine}.")
@@ -230,13 +225,7 @@ def _alone(out: Path) -> Iterator[None]:
     except OSError as error:
         raise DaplError(f"{out}: cannot be made a folder ({error.strerror}); name another.") from error
     try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    with (out / _LOCK).open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DaplError(f"{out}: another `dapl prepare` is at work there; wait until it is through.") from error
-        yield
+        with FileLock(out / _LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise DaplError(f"{out}: another `dapl prepare` is at work there; wait until it is through.") from None
