@@ -16,11 +16,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from dapl.common.errors import DaplError, nearest
-from dapl.common.plugins import DATASET_GROUP, SYSTEM_GROUP, load_plugin, plugins
+from dapl.common.plugins import DATASET_GROUP, SYSTEM_GROUP, plugins
 from dapl.config.config import Config
 from dapl.config.data import DataConfig
 from dapl.config.model import ModelConfig
-from dapl.config.section import Section
+from dapl.config.section import Section, plugin_section
 from dapl.config.training import Stage
 
 
@@ -55,16 +55,10 @@ _GROUPS = {"data": DATASET_GROUP, "model": SYSTEM_GROUP}
 """Fields whose section an installed package may bring."""
 
 
-def _sections_of_plugins(field: str) -> Iterator[type[Section]]:
-    if field in _GROUPS:
-        group = _GROUPS[field]
-        yield from (plugin.section for name in plugins(group) if (plugin := load_plugin(group, name)))
-
-
 def describe_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """(dotted name, default, description) of every field, for the help text and the documentation."""
     for name, field in section.model_fields.items():
-        nested = (*sections_of(field), *_sections_of_plugins(f"{prefix}{name}"))
+        nested = sections_of(field)
         dotted = f"{prefix}{name}"
         if not nested:
             default = field.get_default(call_default_factory=True)
@@ -75,10 +69,18 @@ def describe_fields(section: type[Section] = Config, prefix: str = "") -> Iterat
             yield from describe_fields(nested[0], f"{dotted}.")
             continue
         for option in nested:
-            separator = ".<n>." if name == "schedule" else "."
-            tag = tag_values(option)[0]
-            yield f"{dotted} ({tag})", "", (option.__doc__ or "").strip().split("\n")[0]
-            yield from describe_fields(option, f"{dotted}{separator}")
+            yield from _describe_option(option, dotted, ".<n>." if name == "schedule" else ".")
+        for tag in plugins(_GROUPS[dotted]) if dotted in _GROUPS else ():
+            try:
+                if brought := plugin_section(_GROUPS[dotted], tag):
+                    yield from _describe_option(brought, dotted, ".")
+            except DaplError as error:  # one broken package must not take the help away
+                yield f"{dotted} ({tag})", "", str(error)
+
+
+def _describe_option(option: type[Section], dotted: str, separator: str) -> Iterator[tuple[str, str, str]]:
+    yield f"{dotted} ({tag_values(option)[0]})", "", (option.__doc__ or "").strip().split("\n")[0]
+    yield from describe_fields(option, f"{dotted}{separator}")
 
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -191,8 +193,8 @@ def _known_at(location: Sequence[Any]) -> list[str]:
             section = candidates[0]
         elif part in TAGS:
             section = next((s for s in candidates if part in tag_values(s)), section)
-        elif location[0] in _GROUPS and (plugin := load_plugin(_GROUPS[location[0]], part)):
-            section = plugin.section
+        elif location[0] in _GROUPS:
+            section = plugin_section(_GROUPS[location[0]], part) or section
     return list(section.model_fields)
 
 

@@ -31,15 +31,21 @@ def or_plugin(group: str, tag: str) -> WrapValidator:
             name = value.get(tag) if isinstance(value, dict) else getattr(value, tag, None)
             if error.errors()[0]["type"] != "union_tag_invalid" or not isinstance(name, str):
                 raise
-            plugin = load_plugin(group, name)
-            if plugin is None:
+            section = plugin_section(group, name)
+            if section is None:
                 raise
-        if not issubclass(plugin.section, Section):
-            raise DaplError(f"{name}: its section {plugin.section.__name__} is no dapl.config.Section (group {group}).")
         try:
-            return plugin.section.model_validate(value)
+            return section.model_validate(value)
         except ValidationError as error:  # with the tag in its place, as an error within a union has it
             tagged: list[Any] = [{**one, "loc": (name, *one["loc"])} for one in error.errors()]
             raise ValidationError.from_exception_data(error.title, tagged) from None
 
     return WrapValidator(read)
+
+
+def plugin_section(group: str, name: str) -> type[Section] | None:
+    """The section of a plug-in; None where no installed package offers it."""
+    plugin = load_plugin(group, name)
+    if plugin is not None and not issubclass(plugin.section, Section):
+        raise DaplError(f"{name}: its section {plugin.section.__name__} is no dapl.config.Section (group {group}).")
+    return None if plugin is None else plugin.section
