@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from torch.testing import assert_close
 from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
 from dapl.batches.run_data import RunData
 from dapl.batches.sources import Features, in_order
-from dapl.config import Config
+from dapl.config import BackboneConfig, Config
+from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
 
@@ -76,24 +78,48 @@ def test_the_digest_names_the_weights(model: PrototypeModel) -> None:
     assert digest(copy.deepcopy(model.backbone)) == first
     with torch.no_grad():
         next(model.backbone.parameters()).view(-1)[0] += 1e-3
-    assert digest(model.backbone) != first
+    changed = digest(model.backbone)
+    model.backbone.mean += 0.1  # type: ignore[operator]
+    assert len({first, changed, digest(model.backbone)}) == 3
 
 
 def test_the_key_changes_with_whatever_changes_the_features() -> None:
-    base = ("pixels", "weights", [-1], 1, "32-true")
-    others = [
-        ("other pixels", *base[1:]),
-        (base[0], "other weights", *base[2:]),
-        (*base[:2], [-2], *base[3:]),
-        (*base[:2], [-2, -1], *base[3:]),
-        (*base[:3], 2, base[4]),
-        (*base[:4], "bf16-mixed"),
-        (*base, True),
+    def key(
+        pixels: str = "pixels", values: str = "values", views: int = 1, precision: str = "32-true", **fields: Any
+    ) -> str:
+        return features_key(pixels, values, BackboneConfig(**fields), views, precision)
+
+    keys = [
+        key(),
+        key(pixels="other pixels"),
+        key(values="other values"),
+        key(views=2),
+        key(precision="bf16-mixed"),
+        key(stages=[-2]),
+        key(stages=[-2, -1]),
+        key(stages=[-2, -1], balance=True),
+        key(name="efficientnet_lite0"),
     ]
-    keys = [features_key(*arguments) for arguments in (base, *others)]  # type: ignore[arg-type]
     assert len(set(keys)) == len(keys)
-    assert features_key(*base) == keys[0]
-    assert features_key(*base[:2], [-1, -2], 1, "32-true") == features_key(*base[:2], [-2, -1], 1, "32-true")
+    assert key() == keys[0]
+    assert key(stages=[-1, -2]) == key(stages=[-2, -1])
+
+
+@torch.no_grad()
+def test_another_network_with_the_same_weights_has_features_of_its_own(
+    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData]
+) -> None:
+    """They differ in padding and normalisation, and in no weight."""
+    weights: dict[str, Tensor] = {}
+    for name in ("tf_efficientnet_lite0", "efficientnet_lite0"):
+        config = configured({"model.backbone.name": name, "model.backbone.stages": [-1]})
+        model, run_data = build_model(config.model, 3).eval(), run_data_of(config)
+        weights = weights or model.backbone.state_dict()
+        model.backbone.load_state_dict(weights)
+        run_data.shared_backbone = digest(model.backbone)
+        (batch,) = run_data.source("train", model).batches([torch.arange(2)])
+        (images,) = run_data.images("train").batches([torch.arange(2)])
+        assert_close(batch.features, model.backbone(images.images), rtol=1e-4, atol=1e-5)
 
 
 def test_data_size_and_fit_have_files_of_their_own(

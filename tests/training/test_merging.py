@@ -14,14 +14,17 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from dapl.common.errors import DaplError
+from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.models.build import build_model
+from dapl.processes.interface import SingleProcess
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.records import fresh_records
 from dapl.runs.run import Run
 from dapl.training import trainer
 from dapl.training.pruning import merge, plan_merge
+from dapl.training.state import RunState
 from dapl.training.trainer import train
 
 from .test_trainer import Killed, assert_same_run, kill_before, lines_of
@@ -202,6 +205,24 @@ def test_a_protopnet_becomes_a_protopshare(configured: Callable[..., Config], st
     check_model(run, start, kept, into)
 
 
+@pytest.mark.parametrize(("system", "other_class_weight"), [("protopshare", 0.0), ("protopnet", None)])
+def test_weights_to_other_classes_start_as_the_config_says(
+    configured: Callable[..., Config], start: Run, tmp_path: Path, system: str, other_class_weight: float | None
+) -> None:
+    """Also where the model comes from a run that began elsewhere; where it began the same, they stay as trained."""
+    config = configured({"model": PROTOPNET | {"system": system}, "start": str(start.folder)})
+    run = Run.create(tmp_path / "run", config)
+    weights = RunState(SingleProcess(), config, run, Reporter(quiet=True)).model.class_weights()
+    before = load_run(start.folder).model
+    own = before.prototypes.membership
+    assert torch.equal(weights[own], before.class_weights()[own])
+    assert (before.class_weights()[~own] < -0.4).all()
+    if other_class_weight is None:
+        assert torch.equal(weights, before.class_weights())
+    else:
+        assert (weights[~own] == other_class_weight).all()
+
+
 def check_model(run: Run, start: Run, kept: Tensor, into: dict[int, int]) -> None:
     """Who went where, whose each is, and that it is the model of the start otherwise."""
     loaded, before = load_run(run.folder), load_run(start.folder)
@@ -226,11 +247,12 @@ def check_model(run: Run, start: Run, kept: Tensor, into: dict[int, int]) -> Non
 def test_one_step_is_the_merge_of_the_start_and_a_tuned_last_layer(
     configured: Callable[..., Config], start: Run, tmp_path: Path
 ) -> None:
-    """With a learning rate of next to nothing the weights are the sums."""
+    """With a learning rate of next to nothing the weights are the sums, of other classes of 0."""
     stage = {"stage": "merge", "steps": 1, "epochs": 1, "share": 0.4, "learning_rate": 1e-12}
     config = configured(MERGING | {"start": str(start.folder), "schedule": [stage]})
     found = load_run(train(config, tmp_path / "run", quiet=True).folder).model
-    expected = load_run(start.folder).model
+    expected: Any = load_run(start.folder).model
+    expected.set_other_class_weight(0.0)
     plan = slow_plan(responses_of(start), expected.prototypes.kept, 0.4)
     assert plan
     for stays, others in plan:

@@ -207,6 +207,31 @@ def test_pruned_prototypes_are_neither_near_nor_far(batch: Batch) -> None:
 
 
 @torch.no_grad()
+def test_pruned_prototypes_count_in_no_term(batch: Batch) -> None:
+    """Wherever they lie, and though they would be drawn as negatives, every term is that of the others."""
+    objective = make_objective(**EVERYTHING | {"contrast": {"weight": 0.6, "negatives": 64, "positives": "all"}})
+    prototypes = objective.model.prototypes
+    pruned = [0, N + 1, 2 * N]
+    prototypes.kept[pruned] = False
+    negatives = objective.draw_negatives(generator(0))
+    assert negatives is not None
+    assert not set(pruned) & set(negatives.flatten().tolist())
+    expected = objective(batch, negatives)
+    assert {"contrast", "foreground", "spatial"} <= set(expected)
+    for value in (0.0, 0.5, 40.0):
+        prototypes.vectors[pruned] = value
+        found = objective(batch, objective.draw_negatives(generator(0)))
+        for name, term in expected.items():
+            assert_close(found[name], term)
+
+
+def test_without_a_prototype_of_another_head_there_are_no_negatives() -> None:
+    objective = make_objective()
+    objective.model.prototypes.kept.copy_(objective.model.prototypes.group_of == 0)
+    assert objective.draw_negatives(generator(0)) is None
+
+
+@torch.no_grad()
 def test_images_and_their_features_cost_the_same() -> None:
     objective = make_objective()
     images = torch.randint(0, 256, (B, 3, SIDE, SIDE), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
@@ -221,7 +246,7 @@ def test_images_and_their_features_cost_the_same() -> None:
     ("count", "groups", "number"), [(12, 3, 5), (12, 3, 8), (12, 3, 64), (2000, 10, 64), (4, 2, 1)]
 )
 def test_draw_negatives(count: int, groups: int, number: int) -> None:
-    drawn = draw_negatives(count, groups, number, generator(0))
+    drawn = draw_negatives(torch.ones(count, dtype=torch.bool), groups, number, generator(0))
     others = count - count // groups
     assert drawn.shape == (groups, min(number, others))
     assert drawn.dtype == torch.long
@@ -231,7 +256,9 @@ def test_draw_negatives(count: int, groups: int, number: int) -> None:
 
 
 def test_draw_negatives_is_seeded() -> None:
-    first, again, other = (draw_negatives(120, 6, 10, generator(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        draw_negatives(torch.ones(120, dtype=torch.bool), 6, 10, generator(seed)) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -241,7 +268,7 @@ def test_every_negative_is_as_likely_as_another() -> None:
     random = generator(0)
     counts = torch.zeros(3, 12)
     for _ in range(2000):
-        counts.scatter_add_(1, draw_negatives(12, 3, 3, random), torch.ones(3, 3))
+        counts.scatter_add_(1, draw_negatives(torch.ones(12, dtype=torch.bool), 3, 3, random), torch.ones(3, 3))
     for group in range(3):
         others = counts[group][torch.arange(12) % 3 != group]
         assert others.min() > 650  # five standard deviations

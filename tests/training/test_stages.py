@@ -126,6 +126,17 @@ def test_statistics_move_where_they_are_not_kept(
     assert not torch.equal(model.backbone.state_dict()[name], before)
 
 
+@pytest.mark.parametrize("augment", ["none", "flip", "affine"])
+def test_a_frozen_backbone_keeps_its_statistics_whatever_the_images_go_through(
+    configured: Callable[..., Config], model: PrototypeModel, run_data: RunData, processes: Processes, augment: Any
+) -> None:
+    model.backbone.freeze_statistics = False  # type: ignore[assignment]
+    before = {name: tensor.clone() for name, tensor in model.backbone.state_dict().items()}
+    stage = WarmUpStage(epochs=1, batch_size=8, augment=augment)
+    fit(model, configured(), stage, run_data.images("train", augment), processes)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.backbone.state_dict().items())
+
+
 def test_weight_decay_pulls_a_part_to_zero(
     model: PrototypeModel, config: Config, run_data: RunData, processes: Processes
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,27 +15,31 @@ from dapl.batches.cache import open_array
 from dapl.batches.sources import Features, ImageSource, grid_masks, in_order
 from dapl.common.files import replacing
 from dapl.common.progress import Advance
+from dapl.config import BackboneConfig
 from dapl.processes.interface import Processes
 
-_VERSION = 1  # raise when the same key would give other features
+_VERSION = 2  # raise when the same key would give other features
 
 Allocate = Callable[[str, tuple[int, ...]], np.ndarray]
 
 
 def digest(module: nn.Module) -> str:
-    """Names the weights of a module by their content."""
+    """Names the values of a module by their content: its weights, and buffers such as the normalisation of images."""
     hashed = hashlib.blake2b(digest_size=12)
-    for name, tensor in module.state_dict().items():
+    for name, tensor in (module.state_dict() | dict(module.named_buffers())).items():
         hashed.update(name.encode())
         hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return hashed.hexdigest()
 
 
-def features_key(
-    source_key: str, backbone: str, stages: Sequence[int], views: int, precision: str, balance: bool = False
-) -> str:
-    """``backbone`` is the `digest` of its weights."""
-    text = f"{_VERSION}/{source_key}/{backbone}/{sorted(stages)}/{views}/{precision}{'/balanced' * balance}"
+def features_key(pixels: str, values: str, backbone: BackboneConfig, views: int, precision: str) -> str:
+    """Names features by all that decides them.
+
+    ``pixels`` is the key of the images, ``values`` the `digest` of the backbone. The same values may belong to
+    another network, with other paddings, so its name counts too.
+    """
+    network = f"{backbone.name}/{sorted(backbone.stages)}{'/balanced' * backbone.balance}"
+    text = f"{_VERSION}/{pixels}/{values}/{network}/{views}/{precision}"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 

@@ -82,8 +82,7 @@ class RunData:
         base, _ = base_rows(self.dataset(split))
         weights = digest(model.backbone)
         pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
-        backbone, precision = self.config.model.backbone, self.config.runtime.precision
-        key = features_key(pixels, weights, backbone.stages, views, precision, backbone.balance)
+        key = features_key(pixels, weights, self.config.model.backbone, views, self.config.runtime.precision)
         if self._in_memory is not None and self._in_memory[0] == (key, views):
             return self._in_memory[1]
         on_disk = weights == self.shared_backbone

@@ -71,7 +71,12 @@ class Backbone(nn.Module):
         return torch.cat(maps, dim=1)
 
     def train(self, mode: bool = True) -> Backbone:
-        """As usual, except that batch-norm keeps its ImageNet statistics: small batches of few classes ruin them."""
+        """As usual, except that a frozen backbone stays as it is, its batch-norm statistics included.
+
+        With ``freeze_statistics`` these keep their ImageNet values also where the rest learns: small batches of few
+        classes ruin them.
+        """
+        mode = mode and any(parameter.requires_grad for parameter in self.parameters())
         super().train(mode)
         if mode and self.freeze_statistics:
             for module in self.network.modules():

@@ -35,8 +35,8 @@ class ProtoPNet(PrototypeModel):
         membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(prototypes_per_class, dim=0)
         self.prototypes = Prototypes(membership, groups=1, width=width, epsilon=epsilon)
         self.classifier = nn.Linear(len(membership), classes, bias=False)
-        with torch.no_grad():
-            self.classifier.weight.copy_(torch.where(membership.T, 1.0, other_class_weight))
+        nn.init.ones_(self.classifier.weight)
+        self.set_other_class_weight(other_class_weight)
 
     def embed(self, features: Tensor) -> Tensor:
         return self.addon(features).unsqueeze(1)
@@ -50,6 +50,11 @@ class ProtoPNet(PrototypeModel):
     def penalised_weights(self) -> Tensor:
         """Those to other classes: evidence against a class should be rare."""
         return self.class_weights()[~self.prototypes.membership]
+
+    @torch.no_grad()
+    def set_other_class_weight(self, value: float) -> None:
+        """All weights from prototypes to classes that are not theirs; they start with one value."""
+        self.classifier.weight.masked_fill_(~self.prototypes.membership.T, value)
 
     @torch.no_grad()
     def absorb(self, prototype: int, others: Sequence[int]) -> None:

@@ -22,12 +22,12 @@ class Objective(nn.Module):
         self.weights = weights
 
     def draw_negatives(self, generator: torch.Generator) -> Tensor | None:
-        """Prototypes of other heads for each head, or None where the contrastive term is off."""
+        """Prototypes of other heads for each head, or None where the contrastive term is off or none is left."""
         prototypes, contrast = self.model.prototypes, self.weights.contrast
         if not contrast.weight or prototypes.groups < 2:
             return None
-        drawn = draw_negatives(len(prototypes), prototypes.groups, contrast.negatives, generator)
-        return drawn.to(prototypes.vectors.device)
+        drawn = draw_negatives(prototypes.kept.cpu(), prototypes.groups, contrast.negatives, generator)
+        return drawn.to(prototypes.vectors.device) if drawn.numel() else None
 
     def forward(self, batch: Batch, negatives: Tensor | None) -> dict[str, Tensor]:
         """``negatives``: long N×M from `draw_negatives`, or None where the contrastive term is off."""
@@ -84,8 +84,14 @@ class Objective(nn.Module):
         return scores, kept.expand_as(scores)
 
 
-def draw_negatives(count: int, groups: int, number: int, generator: torch.Generator) -> Tensor:
-    """For each group, different prototypes of other groups: long G×min(number, how many there are)."""
-    own = torch.arange(count) % groups == torch.arange(groups).unsqueeze(1)
-    chance = torch.rand(groups, count, generator=generator).masked_fill(own, -1)
-    return chance.topk(min(number, count - count // groups), dim=1).indices
+def draw_negatives(kept: Tensor, groups: int, number: int, generator: torch.Generator) -> Tensor:
+    """For each group, different prototypes of other groups that are kept: long G×min(number, how many each group has).
+
+    >>> kept = torch.tensor([True, True, False, True])  # prototype 2 of group 0 was removed
+    >>> draw_negatives(kept, 2, 64, torch.Generator().manual_seed(0)).tolist()
+    [[1], [0]]
+    """
+    own = torch.arange(len(kept)) % groups == torch.arange(groups).unsqueeze(1)
+    possible = kept & ~own
+    chance = torch.rand(groups, len(kept), generator=generator).masked_fill(~possible, -1)
+    return chance.topk(min(number, int(possible.sum(1).min())), dim=1).indices

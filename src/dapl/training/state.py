@@ -22,6 +22,7 @@ from dapl.common.progress import Reporter
 from dapl.config import Config, FitStage, LastLayerStage, Stage
 from dapl.data.build import InMemorySplits
 from dapl.models.build import build_model
+from dapl.models.protopnet import ProtoPNet
 from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import (
     Checkpoint,
@@ -230,6 +231,9 @@ class RunState:
             raise DaplError(f"start: {run.folder} was trained on other classes than this data has.")
         restore_model(self.model, checkpoint.model, run.best)
         self.records = records_from_json(checkpoint.facts["prototypes"])
+        ours, theirs = (getattr(config.model, "other_class_weight", None) for config in (self.config, run.config()))
+        if isinstance(self.model, ProtoPNet) and ours is not None and ours != theirs:
+            self.model.set_other_class_weight(ours)  # ProtoPShare merges a ProtoPNet without evidence against a class
         self.reporter.line(f"starting from {run.folder}")
 
     def _forget_log(self) -> None:
