@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from dapl.export.folder import IMAGES, METRICS, ONNX, WALL, ExportConfig
+from dapl.metrics.registry import METRICS as REGISTERED
+from dapl.metrics.registry import NUMBERS, shown
 
 _SYSTEMS = {
     "dapl": "DAPL (Diversity-Aware Prototype Learning)",
@@ -19,19 +21,6 @@ _SYSTEMS = {
     "pixpnet": "PixPNet",
     "blackbox": "a linear layer on pooled features, without prototypes",
 }
-_ROWS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "ece": "calibration error (ECE)",
-    "coverage": "Coverage",
-    "diversity": "Diversity",
-    "background_bias": "background bias",
-    "consistency": "consistency",
-    "stability": "stability",
-    "purity": "purity",
-}
-"""The numbers that the card shows, in this order; metrics.json has the others."""
-_PERCENT = ("accuracy", "balanced_accuracy")
 _FITTED = {"stretch": "stretched to a square", "crop": "cut to the central square", "pad": "padded to a square"}
 
 
@@ -60,7 +49,7 @@ class ModelCard:
     def _measured(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Those of the card's numbers that the run's metrics.json has."""
         numbers = (self.metrics or {}).get("numbers")
-        for name in _ROWS:
+        for name in (metric.name for metric in REGISTERED if metric.card):
             number = numbers.get(name) if isinstance(numbers, dict) else None
             if isinstance(number, dict) and _finite(number.get("value")):
                 yield name, number
@@ -72,7 +61,9 @@ class ModelCard:
             "pipeline_tag": "image-classification",
             "tags": list(dict.fromkeys(("dapl", system, "prototypes", "interpretability"))),
         }
-        measured = [{"type": name, "name": _ROWS[name], "value": number["value"]} for name, number in self._measured()]
+        measured = [
+            {"type": name, "name": NUMBERS[name].heading, "value": number["value"]} for name, number in self._measured()
+        ]
         if measured:
             data = str(self._protocol.get("data") or self.config.data.name or "unknown")
             dataset = {"type": data, "name": data, "split": str(self._protocol.get("split", "test"))}
@@ -116,7 +107,7 @@ class ModelCard:
 
     def _numbers(self) -> str:
         rows = [
-            f"| {_ROWS[name]} | {_shown(name, number['value'])} | {_interval(name, number)} |"
+            f"| {NUMBERS[name].heading} | {shown(name, number['value'], 3)} | {_interval(name, number)} |"
             for name, number in self._measured()
         ]
         if not rows:
@@ -143,10 +134,6 @@ def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _shown(name: str, value: float) -> str:
-    return f"{value:.1%}" if name in _PERCENT else f"{value:.3f}"
-
-
 def _interval(name: str, number: Mapping[str, Any]) -> str:
     low, high = (number.get(end, math.nan) for end in ("low", "high"))
-    return f"{_shown(name, low)} … {_shown(name, high)}" if _finite(low) and _finite(high) else ""
+    return f"{shown(name, low, 3)} … {shown(name, high, 3)}" if _finite(low) and _finite(high) else ""
