@@ -1,14 +1,13 @@
-"""What the tests of experiments share: tiny configs on drawn birds, one thread, a comparison that is trained once."""
+"""What the tests of experiments share: tiny configs on drawn birds, and a comparison that is trained once."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from dapl.cli import main
@@ -37,14 +36,6 @@ COMPARED: dict[str, dict[str, Any]] = {
         "schedule": [{"stage": "warm_up", "epochs": 1, "learning_rates": {"classifier": 0.01}}],
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Fields, values and intervals are checked against the config before anything is trained."""
+"""Fields, values, intervals and objectives are checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -12,17 +12,34 @@ import yaml
 from dapl.common.errors import DaplError
 from dapl.experiments.sweep_space import (
     ABLATIONS,
+    KNOWN,
     Base,
     Choices,
     Interval,
-    Panel,
-    checked,
+    SweepObjective,
+    make_panel,
+    metrics_for,
+    numbers_for,
     panels_of,
     parse_grid,
+    parse_objectives,
     parse_search,
     run_name,
     value_of,
 )
+from dapl.metrics.registry import chosen
+
+
+def grid(text: str, base: Base) -> Choices:
+    (found,) = make_panel("p", "", base, [parse_grid(text)]).dimensions
+    assert isinstance(found, Choices)
+    return found
+
+
+def search(text: str, base: Base) -> Interval:
+    (found,) = make_panel("p", "", base, search=[parse_search(text)]).dimensions
+    assert isinstance(found, Interval)
+    return found
 
 
 @pytest.fixture
@@ -31,19 +48,17 @@ def base(write: Callable[..., Path]) -> Base:
 
 
 def test_values_are_those_that_the_config_reads(base: Base) -> None:
-    assert parse_grid("loss.contrast.weight=0, 1e-3,0.5,0.50", base, {}) == Choices(
-        "loss.contrast.weight", (0.0, 0.001, 0.5)
-    )
-    assert parse_grid("model.backbone.stages=[-1],[-2,-1]", base, {}).values == ([-1], [-2, -1])
-    assert parse_grid("loss.contrast.positives=class,all", base, {}).values == ("class", "all")
-    assert parse_grid("schedule.0.epochs=1,2", base, {}).values == (1, 2)
+    assert grid("loss.contrast.weight=0, 1e-3,0.5,0.50", base) == Choices("loss.contrast.weight", (0.0, 0.001, 0.5))
+    assert grid("model.backbone.stages=[-1],[-2,-1]", base).values == ([-1], [-2, -1])
+    assert grid("loss.contrast.positives=class,all", base).values == ("class", "all")
+    assert grid("schedule.0.epochs=1,2", base).values == (1, 2)
 
 
 def test_an_interval_is_of_whole_numbers_where_the_field_is(base: Base) -> None:
-    whole = parse_search("model.head_dim=log:4:64", base, {})
+    whole = search("model.head_dim=log:4:64", base)
     assert whole == Interval("model.head_dim", 4, 64, True)
     assert isinstance(whole.low, int)
-    real = parse_search("loss.foreground.weight=uniform:0:20", base, {})
+    real = search("loss.foreground.weight=uniform:0:20", base)
     assert (real.low, real.high, real.log) == (0.0, 20.0, False)
     assert isinstance(real.low, float)
 
@@ -51,25 +66,25 @@ def test_an_interval_is_of_whole_numbers_where_the_field_is(base: Base) -> None:
 @pytest.mark.parametrize(
     ("parse", "text", "said"),
     [
-        (parse_grid, "loss.contrast.wieght=1", "unknown field 'loss.contrast.wieght'; did you mean 'weight'?"),
-        (parse_grid, "lose.contrast.weight=1", "unknown field 'lose'; did you mean 'loss'?"),
-        (parse_grid, "loss.contrast.weight=0.1,big", "field 'loss.contrast.weight': input should be a valid number"),
-        (parse_grid, "model.head_dim=8,8.5", "field 'model.head_dim': input should be a valid integer"),
-        (parse_grid, "loss.foreground.threshold=0.5,2", "less than or equal to 1 (got 2)"),
-        (parse_grid, "schedule.7.epochs=1", "'7' is no item of the list"),
-        (parse_grid, "loss.contrast.weight", "has to be FIELD=VALUE,VALUE"),
-        (parse_grid, "loss.contrast.weight=[1", "is not a list of values"),
-        (parse_grid, "seed=0,1", "--seeds"),
-        (parse_search, "loss.contrast.weight=lag:0.1:1", "'lag' is not known; did you mean 'log'?"),
-        (parse_search, "loss.contrast.weight=log:0.1", "needs two ends"),
-        (parse_search, "loss.contrast.weight=log:0:1", "needs 0 < LOW < HIGH"),
-        (parse_search, "loss.contrast.weight=uniform:2:1", "needs LOW < HIGH"),
-        (parse_search, "loss.contrast.positives=log:1:2", "loss.contrast.positives"),
+        (grid, "loss.contrast.wieght=1", "unknown field 'loss.contrast.wieght'; did you mean 'weight'?"),
+        (grid, "lose.contrast.weight=1", "unknown field 'lose'; did you mean 'loss'?"),
+        (grid, "loss.contrast.weight=0.1,big", "field 'loss.contrast.weight': input should be a valid number"),
+        (grid, "model.head_dim=8,8.5", "field 'model.head_dim': input should be a valid integer"),
+        (grid, "loss.foreground.threshold=0.5,2", "less than or equal to 1 (got 2)"),
+        (grid, "schedule.7.epochs=1", "'7' is no item of the list"),
+        (grid, "loss.contrast.weight", "has to be FIELD=VALUE,VALUE"),
+        (grid, "loss.contrast.weight=[1", "is not a list of values"),
+        (grid, "seed=0,1", "--seeds"),
+        (search, "loss.contrast.weight=lag:0.1:1", "'lag' is not known; did you mean 'log'?"),
+        (search, "loss.contrast.weight=log:0.1", "needs two ends"),
+        (search, "loss.contrast.weight=log:0:1", "needs 0 < LOW < HIGH"),
+        (search, "loss.contrast.weight=uniform:2:1", "needs LOW < HIGH"),
+        (search, "loss.contrast.positives=log:1:2", "loss.contrast.positives"),
     ],
 )
 def test_what_is_wrong_is_named(base: Base, parse: Callable[..., Any], text: str, said: str) -> None:
     with pytest.raises(DaplError) as error:
-        parse(text, base, {})
+        parse(text, base)
     assert said in str(error.value)
 
 
@@ -79,20 +94,21 @@ def test_the_file_may_be_edited_while_the_sweep_goes_on(base: Base) -> None:
 
 
 def test_points_are_all_combinations(base: Base) -> None:
-    panel = Panel("p", "", (parse_grid("model.head_dim=8,4", base, {}), parse_grid("loss.cluster=0,1", base, {})), {})
+    panel = make_panel("p", "", base, [parse_grid("model.head_dim=8,4"), parse_grid("loss.cluster=0,1")])
     found = [(point["model.head_dim"], point["loss.cluster"]) for point in panel.points()]
     assert found == [(8, 0.0), (8, 1.0), (4, 0.0), (4, 1.0)]
 
 
 def test_a_field_is_given_once(base: Base) -> None:
-    twice = (parse_grid("model.head_dim=8", base, {}), parse_search("model.head_dim=log:1:8", base, {}))
-    with pytest.raises(DaplError, match="given twice"):
-        checked(Panel("p", "", twice, {}), base)
+    width = parse_grid("model.head_dim=8")
+    for again in ({"grid": [width, width]}, {"grid": [width], "search": [parse_search("model.head_dim=log:1:8")]}):
+        with pytest.raises(DaplError, match="given twice"):
+            make_panel("p", "", base, **again)
     with pytest.raises(DaplError, match="nothing is varied"):
-        checked(Panel("p", "", (), {}), base)
+        make_panel("p", "", base)
     flagged = Base.read(Path(base.source), {"model.head_dim": 16})
     with pytest.raises(DaplError, match=r"--model\.head_dim: the sweep itself sets"):
-        checked(Panel("p", "", twice[:1], {}), flagged)
+        make_panel("p", "", flagged, [width])
 
 
 def test_runs_that_are_equal_have_one_name(base: Base) -> None:
@@ -160,3 +176,44 @@ def test_an_unknown_ablation(base: Base) -> None:
 def test_files_of_sweeps_that_we_ship(file: Path, base: Base) -> None:
     panels = panels_of(str(file), base)
     assert [panel.name for panel in panels] == list(yaml.safe_load(file.read_text()))
+
+
+# --- objectives -----------------------------------------------------------------------------------------------------
+
+
+def test_directions() -> None:
+    found = parse_objectives(["accuracy,Redundancy", "background-bias", "coverage:min"])
+    assert [(o.name, o.maximise) for o in found] == [
+        ("accuracy", True),
+        ("redundancy", False),
+        ("background_bias", False),
+        ("coverage", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["acuracy"], "'acuracy' is not known; did you mean 'accuracy'"),
+        (["coverage:up"], "the direction is min or max"),
+        (["coverage", "coverage:min"], "given twice"),
+        (["object_overlap"], "neither more nor less"),
+        (["prototypes"], "not known"),
+    ],
+)
+def test_bad_objectives(words: list[str], said: str) -> None:
+    with pytest.raises(DaplError) as error:
+        parse_objectives(words)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_objective_is_measured_and_shown(name: str) -> None:
+    objective = SweepObjective(name, True)
+    assert {"accuracy", "coverage", "diversity", "background_bias"} <= chosen(metrics_for([objective]))
+    assert name in numbers_for([objective])
+
+
+def test_metrics_that_take_passes_of_their_own_are_left_out_unless_asked_for() -> None:
+    assert "faithfulness" not in metrics_for(parse_objectives(["accuracy"]))
+    assert "faithfulness" in metrics_for(parse_objectives(["faithfulness"]))

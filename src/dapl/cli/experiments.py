@@ -84,7 +84,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     when_interrupted=_GO_ON,
 )
 def sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from dapl.experiments.sweep_space import Base, Dimension, Panel, checked, panels_of, parse_grid, parse_search
+    from dapl.experiments.sweep_space import Base, make_panel, panels_of, parse_grid, parse_objectives, parse_search
 
     base = Base.read(arguments.config, overrides)
     config = base.config()
@@ -93,13 +93,10 @@ def sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
             raise DaplError("--ablation says what is varied; leave --grid and --search out.")
         panels = panels_of(arguments.ablation, base)
     else:
-        dimensions: list[Dimension] = [parse_grid(text, base, {}) for text in arguments.grid]
-        dimensions += [parse_search(text, base, {}) for text in arguments.search]
-        title = ", ".join(dimension.field for dimension in dimensions)
-        panels = [checked(Panel("sweep", title, tuple(dimensions), {}), base)]
+        grid, search = [parse_grid(text) for text in arguments.grid], [parse_search(text) for text in arguments.search]
+        panels = [make_panel("sweep", ", ".join(field for field, _ in (*grid, *search)), base, grid, search)]
 
     from dapl.experiments.sweep import Sweep, SweepSettings
-    from dapl.experiments.sweep_space import parse_objectives
 
     settings = SweepSettings(
         objectives=parse_objectives(arguments.objective or ["accuracy"]),

@@ -56,6 +56,11 @@ class SweepSettings:
     def metrics(self) -> tuple[str, ...]:
         return metrics_for(self.objectives)
 
+    def over_seeds(self) -> str:
+        """What the numbers are of, for people."""
+        seeds = ", ".join(map(str, self.seeds))
+        return f"mean ± standard deviation over seeds {seeds}" if len(self.seeds) > 1 else f"seed {seeds}"
+
 
 class Sweep:
     """A folder with runs, and the studies that say which of them there should be."""

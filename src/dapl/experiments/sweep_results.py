@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dapl.common.tables import Column, Row, Spread, print_table, write_tables
+from dapl.common.tables import Column, Spread, print_table, write_tables
 from dapl.experiments.many_runs import over_seeds
 from dapl.experiments.sweep import Sweep
 from dapl.experiments.sweep_space import Interval, Panel, Values, numbers_for, shown
-
-_HEADINGS = {"coverage": "Coverage", "diversity": "Diversity", "ece": "ECE", "oirr": "OIRR"}
+from dapl.metrics.registry import NUMBERS
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,14 @@ def gather(sweep: Sweep, test: bool = False) -> list[PanelResult]:
     return results
 
 
-def columns_of(result: PanelResult, names: Sequence[str], split: str) -> list[Column]:
+def columns_of(results: Sequence[PanelResult], names: Sequence[str], split: str) -> list[Column]:
     """The numbers of a split; those that no point has are left out."""
+    points = [point for result in results for point in result.points]
     prefix = "" if split == "validation" else f"{split}_"
     return [
-        Column(
-            f"{prefix}{name}",
-            f"{prefix.replace('_', ' ')}{_HEADINGS.get(name, name.replace('_', ' '))}",
-            percent="accuracy" in name,
-        )
+        Column(prefix + name, f"{prefix.replace('_', ' ')}{NUMBERS[name].heading}", percent=NUMBERS[name].percent)
         for name in names
-        if any(name in getattr(point, split) for point in result.points)
+        if any(name in getattr(point, split) for point in points)
     ]
 
 
@@ -83,13 +79,12 @@ def rows_of(result: PanelResult) -> list[dict[str, Any]]:
 
 def print_results(results: Sequence[PanelResult], sweep: Sweep) -> None:
     names = tuple(dict.fromkeys(("accuracy", "coverage", "diversity", *(o.name for o in sweep.settings.objectives))))
-    over = ", mean ± std over seeds" if len(sweep.settings.seeds) > 1 else ""
     for result in results:
         fields = [Column(field, digits=None) for field in result.panel.fields()]
         for split in ("validation", "test"):
-            if numbers := columns_of(result, names, split):
+            if numbers := columns_of([result], names, split):
                 columns = [*fields, *numbers, *([Column("best", " ")] if split == "validation" else [])]
-                print_table(rows_of(result), columns, f"{result.panel.title}: {split}{over}")
+                print_table(rows_of(result), columns, f"{result.panel.title}: {split}, {sweep.settings.over_seeds()}")
         for values, reason in result.failures:
             print(f"failed: {shown(values)}: {reason}")
         print(best_text(result, sweep))
@@ -113,22 +108,12 @@ def best_text(result: PanelResult, sweep: Sweep) -> str:
 def write_results(results: Sequence[PanelResult], sweep: Sweep) -> list[Path]:
     """sweep.csv, sweep.json and sweep.md; the panels below each other, told apart by the column ``sweep``."""
     names = numbers_for(sweep.settings.objectives)
-    columns: dict[str, Column] = {"sweep": Column("sweep")}
-    rows: list[Row] = []
-    for result in results:
-        found = [Column(field, digits=None) for field in result.panel.fields()]
-        found += [column for split in ("validation", "test") for column in columns_of(result, names, split)]
-        columns |= {column.name: column for column in found}
-        rows += [{"sweep": result.panel.name, **row} for row in rows_of(result)]
-    columns |= {name: Column(name) for name in ("runs", "best")}
-    ordered = sorted(columns.values(), key=lambda column: _order(column, results, names))
-    return write_tables(sweep.out, "sweep", rows, ordered, _facts(results, sweep), _text(results, sweep))
-
-
-def _order(column: Column, results: Sequence[PanelResult], names: Sequence[str]) -> int:
-    fields = [field for result in results for field in result.panel.fields()]
-    order = ["sweep", *fields, *names, *(f"test_{name}" for name in names), "runs", "best"]
-    return order.index(column.name)
+    fields = dict.fromkeys(field for result in results for field in result.panel.fields())
+    columns = [Column("sweep"), *(Column(field, digits=None) for field in fields)]
+    columns += [column for split in ("validation", "test") for column in columns_of(results, names, split)]
+    columns += [Column("runs"), Column("best")]
+    rows = [{"sweep": result.panel.name, **row} for result in results for row in rows_of(result)]
+    return write_tables(sweep.out, "sweep", rows, columns, _facts(results, sweep), _text(results, sweep))
 
 
 def _facts(results: Sequence[PanelResult], sweep: Sweep) -> dict[str, Any]:
@@ -164,14 +149,11 @@ def _dimension(dimension: Any) -> Any:
 
 
 def _text(results: Sequence[PanelResult], sweep: Sweep) -> str:
-    settings = sweep.settings
-    seeds = ", ".join(str(seed) for seed in settings.seeds)
-    over = f"mean ± standard deviation over seeds {seeds}" if len(settings.seeds) > 1 else f"seed {seeds}"
     lines = [
         f"# Sweep of {sweep.base.source}",
         "",
-        f"Numbers are of the validation split, {over}. Best is chosen on validation. The config is base.yaml, each run "
-        "is in the column `runs`.",
+        f"Numbers are of the validation split, {sweep.settings.over_seeds()}. Best is chosen on validation. The config "
+        "is base.yaml, each run is in the column `runs`.",
     ]
     if any(point.test for result in results for point in result.points):
         lines.append(
@@ -187,6 +169,5 @@ def _text(results: Sequence[PanelResult], sweep: Sweep) -> str:
 
 
 def caption_of(sweep: Sweep, split: str) -> str:
-    seeds = ", ".join(str(seed) for seed in sweep.settings.seeds)
-    over = f"mean ± std over seeds {seeds}" if len(sweep.settings.seeds) > 1 else f"seed {seeds}"
-    return f"{Path(sweep.base.source).stem} ({sweep.config.data.name}), {split} split, {over}"
+    config = f"{Path(sweep.base.source).stem} ({sweep.config.data.name})"
+    return f"{config}, {split} split, {sweep.settings.over_seeds()}"

@@ -147,17 +147,32 @@ class Panel:
         return all(isinstance(dimension, Choices) for dimension in self.dimensions)
 
 
-def parse_grid(text: str, base: Base, fixed: Mapping[str, Any]) -> Choices:
-    """``loss.contrast.weight=0,0.1,0.5``; lists in brackets: ``model.backbone.stages=[-1],[-2,-1]``."""
+def parse_grid(text: str) -> tuple[str, Any]:
+    """``loss.contrast.weight=0,0.1`` → field and values; lists in brackets: ``model.backbone.stages=[-1],[-2,-1]``.
+
+    >>> parse_grid("model.head_dim=8,16")
+    ('model.head_dim', [8, 16])
+    """
     field, values = _halves("grid", text, "FIELD=VALUE,VALUE,…")
     try:
-        parsed = yaml.safe_load(f"[{values}]")
+        return field, yaml.safe_load(f"[{values}]")
     except yaml.YAMLError as error:
         raise DaplError(f"--grid {field}: '{values}' is not a list of values such as 0,0.1,0.5.") from error
-    return choices(field, parsed, base, fixed)
 
 
-def choices(field: str, values: Any, base: Base, fixed: Mapping[str, Any]) -> Choices:
+def parse_search(text: str) -> tuple[str, str]:
+    """``loss.foreground.weight=log:0.1:20`` or ``…=uniform:0:1`` → field and interval."""
+    return _halves("search", text, "FIELD=log:LOW:HIGH or FIELD=uniform:LOW:HIGH")
+
+
+def _halves(flag: str, text: str, form: str) -> tuple[str, str]:
+    field, equals, rest = text.partition("=")
+    if not equals or not field.strip() or not rest.strip():
+        raise DaplError(f"--{flag} {text}: has to be {form}.")
+    return field.strip(), rest.strip()
+
+
+def _choices(field: str, values: Any, base: Base, fixed: Mapping[str, Any]) -> Choices:
     """Each value checked against the config; one that is there twice counts once."""
     if not isinstance(values, list) or not values:
         raise DaplError(f"{field}: a grid needs a list of at least one value, e.g. {field}=1,2,3.")
@@ -165,13 +180,7 @@ def choices(field: str, values: Any, base: Base, fixed: Mapping[str, Any]) -> Ch
     return Choices(field, tuple(read.values()))
 
 
-def parse_search(text: str, base: Base, fixed: Mapping[str, Any]) -> Interval:
-    """``loss.foreground.weight=log:0.1:20`` or ``…=uniform:0:1``."""
-    field, words = _halves("search", text, "FIELD=log:LOW:HIGH or FIELD=uniform:LOW:HIGH")
-    return interval(field, words, base, fixed)
-
-
-def interval(field: str, text: Any, base: Base, fixed: Mapping[str, Any]) -> Interval:
+def _interval(field: str, text: Any, base: Base, fixed: Mapping[str, Any]) -> Interval:
     kind, *ends = str(text).split(":")
     if kind not in ("log", "uniform"):
         raise DaplError(f"{field}: '{kind}' is not known{nearest(kind, ('log', 'uniform'))}")
@@ -187,35 +196,33 @@ def interval(field: str, text: Any, base: Base, fixed: Mapping[str, Any]) -> Int
     return Interval(field, low, high, kind == "log")
 
 
-def _halves(flag: str, text: str, form: str) -> tuple[str, str]:
-    field, equals, rest = text.partition("=")
-    if not equals or not field.strip() or not rest.strip():
-        raise DaplError(f"--{flag} {text}: has to be {form}.")
-    return field.strip(), rest.strip()
-
-
 def make_panel(
-    name: str, title: str, grid: Mapping[str, Any], search: Mapping[str, Any], fixed: Mapping[str, Any], base: Base
+    name: str,
+    title: str,
+    base: Base,
+    grid: Sequence[tuple[str, Any]] = (),
+    search: Sequence[tuple[str, Any]] = (),
+    fixed: Mapping[str, Any] | None = None,
 ) -> Panel:
-    """Checked against the config: every field, every value and, of a grid, every combination."""
-    kept = {field: base.read_back(field, value, {}) for field, value in fixed.items()}
-    dimensions: list[Dimension] = [choices(field, values, base, kept) for field, values in grid.items()]
-    dimensions += [interval(field, text, base, kept) for field, text in search.items()]
-    return checked(Panel(name, title, tuple(dimensions), kept), base)
+    """A panel from fields with values (``grid``), fields with intervals (``search``), and fields set beside the config.
 
-
-def checked(panel: Panel, base: Base) -> Panel:
-    fields = panel.fields()
-    if not fields:
-        raise DaplError(f"{panel.name}: nothing is varied; give --grid, --search or --ablation.")
-    for field in (*fields, *panel.fixed):
-        if (*fields, *panel.fixed).count(field) > 1:
-            raise DaplError(f"{panel.name}: {field} is given twice; a field has one list of values or one interval.")
+    Every field, every value and every combination of a grid is checked against the config.
+    """
+    kept = {field: base.read_back(field, value, {}) for field, value in (fixed or {}).items()}
+    dimensions: list[Dimension] = [_choices(field, values, base, kept) for field, values in grid]
+    dimensions += [_interval(field, text, base, kept) for field, text in search]
+    panel = Panel(name, title, tuple(dimensions), kept)
+    if not dimensions:
+        raise DaplError(f"{name}: nothing is varied; give --grid, --search or --ablation.")
+    fields = [*panel.fields(), *kept]
+    for field in fields:
+        if fields.count(field) > 1:
+            raise DaplError(f"{name}: {field} is given twice; a field has one list of values or one interval.")
         if field in base.given:
             raise DaplError(f"--{field}: the sweep itself sets this field; leave the flag out.")
     if panel.is_grid():
         for values in panel.points():
-            base.config({**panel.fixed, **values})
+            base.config({**kept, **values})
     return panel
 
 
@@ -242,9 +249,9 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def shown(values: Mapping[str, Any], fields: Sequence[str] | None = None) -> str:
+def shown(values: Mapping[str, Any]) -> str:
     """``loss.contrast.weight 0.5, seed 1``, for people."""
-    return ", ".join(f"{field} {show(values[field])}" for field in (fields or values))
+    return ", ".join(f"{field} {show(value)}" for field, value in values.items())
 
 
 def show(value: Any) -> str:
@@ -310,6 +317,7 @@ def _panel(path: Path | None, name: str, entry: Any, base: Base) -> Panel:
             raise DaplError(f"{where}: '{key}' is a mapping of fields, this is a {type(value).__name__}.")
     title = str(entry.get("title", name))
     try:
-        return make_panel(name, title, entry.get("grid", {}), entry.get("search", {}), entry.get("fixed", {}), base)
+        grid, search = (list(entry.get(key, {}).items()) for key in ("grid", "search"))
+        return make_panel(name, title, base, grid, search, entry.get("fixed"))
     except DaplError as error:
         raise DaplError(f"{where}: {error}" if path else str(error)) from error

@@ -1,6 +1,6 @@
-"""A model as a plain function of pixels, without what only training needs: what the ONNX file computes.
+"""A model as an ONNX file, which is compared with PyTorch on real images before it gets its name.
 
-A model as an ONNX file, compared with PyTorch on real images before it gets its name.
+`InferenceGraph` is what the file computes: the model as a plain function of pixels, without what only training needs.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _answers(session: onnxruntime.InferenceSession, names: list[str], images: np
 
 @torch.no_grad()
 def reference(model: PrototypeModel, images: Tensor) -> dict[str, Tensor]:
-    """What PyTorch says of float images B×3×S×S. `compare` hands over a model in double precision (see `exact`)."""
+    """The outputs of PyTorch for float images B×3×S×S; `compare` hands over a model in double precision (`exact`)."""
     output = model(images)
     found = {"logits": output.logits, "scores": output.scores}
     if len(model.prototypes):
