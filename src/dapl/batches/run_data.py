@@ -1,8 +1,9 @@
-"""Which lane a stage drives in: cached features where the backbone stays as it is, images where it does not."""
+"""The data of a run: cached features where the backbone stays as it is, images where it does not."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +42,32 @@ class RunData:
         self._in_memory: tuple[tuple[str, int], Features] | None = None
         self.shared_backbone = ""
         """Digest of the weights that other runs start with too: features of that backbone are kept on disk."""
+
+    @classmethod
+    def of_model(
+        cls,
+        config: Config,
+        model: PrototypeModel,
+        classes: Sequence[str],
+        split: Split,
+        processes: Processes,
+        reporter: Reporter,
+        splits: Splits | None = None,
+    ) -> RunData:
+        """To read ``split`` with a trained model: that goes to the device, and its features are kept on disk.
+
+        ``classes`` are the model's; data with others is refused.
+        """
+        run_data = cls(config, processes, reporter, splits)
+        found = list(run_data.dataset(split).classes)
+        if found != list(classes):
+            raise DaplError(
+                f"data: the {split} split has {len(found)} classes that are not the {len(classes)} of the run, or in "
+                "another order; give data with the same classes."
+            )
+        model.to(processes.device)
+        run_data.shared_backbone = digest(model.backbone)
+        return run_data
 
     def _tell_what_was_left_out(self) -> None:
         """Of data sets that go on without what they cannot use; each is told once, however many splits show it."""

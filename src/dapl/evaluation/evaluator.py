@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from dapl.batches.features import digest
 from dapl.batches.run_data import RunData, Split
-from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import InMemorySplits, hand_over
@@ -76,11 +74,9 @@ def _evaluate_process(
     protocol = EvaluationProtocol(**options)
     loaded = load_run(folder, config=config)
     reporter = Reporter(quiet or processes.global_rank > 0)
-    run_data = RunData(config, processes, reporter, None if in_memory is None else in_memory.splits())
+    splits = None if in_memory is None else in_memory.splits()
+    run_data = RunData.of_model(config, loaded.model, loaded.classes, split, processes, reporter, splits)
     dataset = run_data.dataset(split)
-    _check_classes(loaded, list(dataset.classes), split)
-    loaded.model.to(processes.device)
-    run_data.shared_backbone = digest(loaded.model.backbone)
     has = {"logits", "model"} | data_gives(dataset.parts, dataset.has_masks)
     if len(loaded.model.prototypes):
         has.add("maps")
@@ -180,11 +176,3 @@ def prototype_counts(loaded: LoadedRun) -> dict[str, Any]:
         "prototypes_ungrounded": sum(r.grounded is False for r in records),
         "patch_foreground_share": sum(shares) / len(shares) if shares else None,
     }
-
-
-def _check_classes(loaded: LoadedRun, found: list[str], split: str) -> None:
-    if found != loaded.classes:
-        raise DaplError(
-            f"data: the {split} split has {len(found)} classes that are not the {len(loaded.classes)} of the run, "
-            "or in another order; evaluate on data with the same classes."
-        )

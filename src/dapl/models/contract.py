@@ -88,13 +88,19 @@ class PrototypeModel(nn.Module, ABC):
         """
         return None
 
+    def extra_repr(self) -> str:
+        kept = int(self.prototypes.kept.sum())
+        removed = f", {len(self.prototypes) - kept} of them removed" if kept < len(self.prototypes) else ""
+        return f"{self.classes} classes, {len(self.prototypes)} prototypes{removed}"
+
     @property
     def classes(self) -> int:
+        """How many there are."""
         return self.prototypes.membership.shape[1]
 
     @property
     def score_count(self) -> int:
-        """How many scores an image has, one a prototype but for the black box."""
+        """How many scores an image has, one per prototype except for the black box."""
         return len(self.prototypes)
 
     def penalised_weights(self) -> Tensor:

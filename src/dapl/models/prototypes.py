@@ -137,6 +137,9 @@ class Prototypes(nn.Module):
         self.register_buffer("kept", torch.ones(count, dtype=torch.bool))
         self._table: tuple[tuple, tuple[Tensor, Tensor]] | None = None
 
+    def extra_repr(self) -> str:
+        return f"{len(self)} × {self.vectors.shape[1]}, groups={self.groups}, epsilon={self.epsilon}"
+
     def __len__(self) -> int:
         return self.vectors.shape[0]
 

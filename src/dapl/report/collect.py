@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dapl.batches.features import digest
 from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
@@ -89,11 +88,9 @@ def collect(
     reporter = Reporter(quiet)
     evaluation = evaluation_of(run) or _evaluate(run, config, splits, quiet)
     loaded = load_run(run.folder, config=config)
-    run_data = RunData(config, make_processes(config), reporter, splits)
     split: Split = evaluation["protocol"].get("split", "test")
-    _check_classes(loaded, run_data, split)
-    loaded.model.to(run_data.processes.device)
-    run_data.shared_backbone = digest(loaded.model.backbone)
+    processes = make_processes(config)
+    run_data = RunData.of_model(config, loaded.model, loaded.classes, split, processes, reporter, splits)
     return _Collecting(loaded, run_data, split, _protocol(evaluation), evaluation, images, reporter).report()
 
 
@@ -256,12 +253,3 @@ def _protocol(evaluation: dict[str, Any]) -> EvaluationProtocol:
     used = evaluation["protocol"]
     known = {f.name: used[f.name] for f in fields(EvaluationProtocol) if used.get(f.name) is not None}
     return EvaluationProtocol(**known | {"scope": "image"})
-
-
-def _check_classes(loaded: LoadedRun, run_data: RunData, split: Split) -> None:
-    found = list(run_data.dataset(split).classes)
-    if found != loaded.classes:
-        raise DaplError(
-            f"data: the {split} split has {len(found)} classes that are not the {len(loaded.classes)} of the run, or "
-            "in another order; make the report with the data of the run."
-        )

@@ -17,6 +17,8 @@ from dapl.runs.run import Run
 
 @dataclass(frozen=True)
 class LoadedRun:
+    """A finished run in memory."""
+
     run: Run
     config: Config
     model: PrototypeModel
@@ -24,11 +26,20 @@ class LoadedRun:
     classes: list[str]
     """Names in the order of the logits."""
     records: list[PrototypeRecord]
+    """Where each prototype came from, by its number."""
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({str(self.run.folder)!r}, {type(self.model).__name__}: {self.model.extra_repr()})"
 
 
-def load_run(folder: Path, which: Literal["best", "last"] = "best", config: Config | None = None) -> LoadedRun:
-    """The model of a run; ``config`` replaces the run's own where only data or runtime differ."""
-    run = Run.open(folder)
+def load_run(run: Run | Path | str, which: Literal["best", "last"] = "best", config: Config | None = None) -> LoadedRun:
+    """Open a run with its config, its model and what is known of its prototypes.
+
+    ``config`` replaces the run's own where only data or runtime differ.
+
+    >>> load_run("runs/cub20").model    # doctest: +SKIP
+    """
+    run = Run.open(run)
     config = config or run.config()
     file = run.best if which == "best" else run.last
     checkpoint = load_checkpoint(file)

@@ -7,7 +7,7 @@ model.json             number of parameters, and what else is known of the model
 checkpoints/           last.safetensors (with optimizer, for resuming), best.safetensors (by validation)
 prototypes.json        where each prototype came from, kept or removed and why
 prototypes.png         contact sheet
-metrics.jsonl          one line an epoch or stage
+metrics.jsonl          one line per epoch and stage
 tensorboard/           the same as curves
 metrics.json           what `dapl evaluate` measured last, under which protocol
 metrics/               the same by class and by part (CSV), and plots; <split>.json as a sweep or comparison measured it
@@ -20,6 +20,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,37 @@ class Run:
         self.data_file = folder / "data.json"
         self.model_file = folder / "model.json"
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """A small table for a notebook; what the run has not got yet is left out."""
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self.summary().items()
+        )
+        return f"<table><caption>{escape(str(self.folder))}</caption>{rows}</table>"
+
+    def summary(self) -> dict[str, str]:
+        """What a person wants to know first: system, backbone, data, classes, prototypes and the latest numbers."""
+        config = self.config()
+        found = {"system": config.model.system, "backbone": config.model.backbone.name, "data": config.data.name}
+        if self.data_file.is_file():
+            found["classes"] = str(len(self.class_names()))
+        if self.prototypes_file.is_file():
+            kept = [record["kept"] for record in self.read_prototypes()]
+            found["prototypes"] = f"{sum(kept)} of {len(kept)} kept"
+        measured = [entry["validation"] for entry in self.logged() if entry.get("validation")]
+        if measured:
+            found["validation"] = f"accuracy {measured[-1]['accuracy']:.1%}"
+        if self.evaluation_file.is_file():
+            evaluation = self._read_json(self.evaluation_file)
+            values = {name: evaluation["numbers"].get(name, {}) for name in ("accuracy", "coverage", "diversity")}
+            shown = [
+                f"{name} {number['value']:.3f}" for name, number in values.items() if number.get("value") is not None
+            ]
+            found[str(evaluation["protocol"].get("split", "test"))] = ", ".join(shown)
+        return found
+
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
         """A new run; a folder that already holds something else is refused."""
@@ -67,8 +99,14 @@ class Run:
         return not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir()))
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        run = cls(folder)
+    def open(cls, folder: Path | str | Run) -> Run:
+        """The run of a directory, which must be one.
+
+        >>> Run.open("runs/cub20").config().model.head_dim    # doctest: +SKIP
+        16
+        """
+        run = folder if isinstance(folder, Run) else cls(Path(folder))
+        folder = run.folder
         if not run.config_file.is_file():
             raise DaplError(f"{folder}: not a run directory (it has no config.yaml); `dapl train` makes one.")
         return run
