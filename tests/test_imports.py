@@ -133,7 +133,7 @@ def _packages_above(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(2, len(parts))]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "dapl.common.operators"])
 def test_the_operators_are_declared_before_torchvision_is_imported(name: str) -> None:
     lines = [one.line for one in IMPORTS[name] if one.module.split(".")[0] in NEED_OPERATORS]
     if lines:

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from dapl.batches.features import digest
 from dapl.batches.run_data import RunData
-from dapl.batches.sources import FeatureSource, ImageSource, Source, in_order, shuffled
+from dapl.batches.sources import BatchSource, FeatureSource, ImageSource, in_order, shuffled
 from dapl.common.errors import DaplError
 from dapl.config import Config
 from dapl.data.toybirds import ToyBirds
@@ -50,7 +50,7 @@ def shared(run_data: RunData, model: PrototypeModel) -> RunData:
 
 
 @torch.no_grad()
-def terms(model: PrototypeModel, config: Config, source: Source, seed: int = 3) -> list[dict[str, float]]:
+def terms(model: PrototypeModel, config: Config, source: BatchSource, seed: int = 3) -> list[dict[str, float]]:
     """Every term of the loss on every batch of a shuffled pass."""
     objective = Objective(model, config.loss)
     negatives = objective.draw_negatives(torch.Generator().manual_seed(0))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from dapl.batches.run_data import RunData
-from dapl.batches.sources import Batch, Source, in_order, shuffled
+from dapl.batches.sources import Batch, BatchSource, in_order, shuffled
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.common.seeds import derive_seed
@@ -34,7 +34,7 @@ def fit(
     model: PrototypeModel,
     config: Config,
     stage: WarmUpStage | JointStage,
-    source: Source,
+    source: BatchSource,
     processes: Processes,
     position: Sequence[int] = (0, 0),
 ) -> list[Terms]:
@@ -262,7 +262,7 @@ def test_a_last_layer_that_is_not_finite_says_so(model: PrototypeModel) -> None:
 class Poisoned:
     """A source whose second batch is broken."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BatchSource) -> None:
         self.source, self.labels = source, source.labels
 
     def __len__(self) -> int:

@@ -1,10 +1,8 @@
-"""Arrays of a cache, mapped into memory. A file that holds Python objects, which could run code, is refused.
+"""Images, masks and annotations of a data set at the size the model sees: decoded once, kept as arrays on disk.
 
-Keypoints, boxes and part masks of a data set at the size the model sees, read once and kept as small files.
-
-The metrics want them for every image; reading them from the data set would decode every image again.
-
-Images decoded and resized once: uint8 arrays on disk that every process and every later run maps into memory.
+Every process and every later run maps the images into memory. The metrics want the annotations (keypoints, boxes and
+part masks) for every image; reading them from the data set would decode every image again. A file that holds Python
+objects, which could run code, is refused.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ class Annotations:
     boxes: Tensor
     """float32 n×4, XYXY; 0 where there is none."""
     packed: np.ndarray | None
-    """Exact part masks, eight pixels a byte: uint8 n×K×size×⌈size/8⌉, maybe a memory map; None where there are none."""
+    """Exact part masks, eight pixels per byte: uint8 n×K×size×⌈size/8⌉, maybe a memory map; None: none."""
     size: int
 
     def __len__(self) -> int:
@@ -228,7 +226,7 @@ def load_annotations(
     found = open_annotations(folder, key, size)
     if found is None:
         loader = _loader(dataset, size, how, workers)
-        write_annotations(folder, key, len(dataset), (_told(batch[2:], advance) for batch in loader))
+        write_annotations(folder, key, len(dataset), _counted((batch[2:] for batch in loader), advance))
         found = open_annotations(folder, key, size)
     assert found is not None
     return found
@@ -269,9 +267,10 @@ def _loader(dataset: Dataset, size: int, how: Fit, workers: int) -> DataLoader:
     return DataLoader(Annotated(dataset, size, how), batch_size=16, num_workers=workers, generator=torch.Generator())
 
 
-def _told(batch: Sequence[Tensor], advance: Callable[[int], None]) -> Sequence[Tensor]:
-    advance(len(batch[0]))
-    return batch
+def _counted(batches: Iterable[Sequence[Tensor]], advance: Callable[[int], None]) -> Iterator[Sequence[Tensor]]:
+    for batch in batches:
+        advance(len(batch[0]))
+        yield batch
 
 
 def _write(

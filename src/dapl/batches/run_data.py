@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dapl.batches.cache import Pixels, base_rows, load_pixels, pixels_key
 from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
-from dapl.batches.sources import Features, FeatureSource, ImageSource, Source
+from dapl.batches.sources import BatchSource, Features, FeatureSource, ImageSource
 from dapl.common.errors import DaplError
 from dapl.common.files import expand_path
 from dapl.common.progress import Reporter
@@ -70,7 +70,7 @@ class RunData:
         return run_data
 
     def _tell_what_was_left_out(self) -> None:
-        """Of data sets that go on without what they cannot use; each is told once, however many splits show it."""
+        """Data sets go on without what they cannot use; each says so once, however many splits show it."""
         shown = {id(base): base for base, _ in map(base_rows, vars(self.splits).values())}
         lines = [line for base in shown.values() for line in getattr(base, "warnings", ())]
         for line in lines[:_WARNINGS_SHOWN]:
@@ -93,7 +93,7 @@ class RunData:
         masks = [source[int(index), 0][1] for index in indices]
         return torch.stack(masks) if masks and masks[0].numel() else None
 
-    def source(self, split: Split, model: PrototypeModel, kind: Augmentation = "none") -> Source:
+    def source(self, split: Split, model: PrototypeModel, kind: Augmentation = "none") -> BatchSource:
         """The split for a stage that leaves the backbone as it is: features where they can be had, else images."""
         views = {"none": 1, "flip": 2}.get(kind)
         if views is None or not self.config.cache.features:
@@ -169,7 +169,7 @@ class RunData:
         data = self.config.data
         key = pixels_key(base, data.image_size, data.fit)
         if key not in self._pixels:
-            # One process a machine decodes, the others find the file.
+            # One process per machine decodes, the others find the file.
             if self.processes.local_rank == 0:
                 self._pixels[key] = self._open_pixels(base)
             self.processes.barrier()

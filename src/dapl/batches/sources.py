@@ -63,7 +63,7 @@ def grid_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
     return torch.nn.functional.adaptive_avg_pool2d(masks.unsqueeze(1), (size[0], size[1])).squeeze(1)
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """A data set that can be read in batches, in an order that the caller gives."""
 
     labels: Tensor

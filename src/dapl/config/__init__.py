@@ -1,4 +1,4 @@
-"""Typed configuration: one YAML file a run, one place for defaults, dotted overrides. Imports no torch."""
+"""Typed configuration: one YAML file per run, one place for defaults, dotted overrides. Imports no torch."""
 
 from dapl.config.config import PARTS, CacheConfig, Config, RuntimeConfig
 from dapl.config.data import (

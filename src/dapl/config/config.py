@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dapl.common.errors import nearest
 from dapl.config.data import DataConfig, ToyBirdsData
-from dapl.config.model import DaplModel, ModelConfig
+from dapl.config.model import OWN_MODELS, DaplModel, ModelConfig
 from dapl.config.section import Section
 from dapl.config.training import JointStage, LastLayerStage, LossConfig, ProjectStage, Stage, WarmUpStage
 
@@ -33,11 +33,13 @@ class CacheConfig(Section):
 class RuntimeConfig(Section):
     accelerator: str = Field("auto", description="auto, cpu, cuda, mps: as Lightning Fabric names them.")
     devices: int = Field(1, ge=1, description="Processes (devices) on each machine.")
-    nodes: int = Field(1, ge=1, description="Machines; start one process group a machine, e.g. with torchrun or SLURM.")
+    nodes: int = Field(
+        1, ge=1, description="Machines; start one process group per machine, e.g. with torchrun or SLURM."
+    )
     precision: str = Field("32-true", description="32-true, bf16-mixed or 16-mixed, as Lightning Fabric names them.")
     workers: int | None = Field(None, ge=0, description="Data loading processes; null picks by what has to be loaded.")
     checkpoint_steps: int | None = Field(None, ge=1, description="Also checkpoint every so many steps within an epoch.")
-    evaluation_batch: int = Field(64, ge=1, description="Images a step where nothing is learned.")
+    evaluation_batch: int = Field(64, ge=1, description="Images per step where nothing is learned.")
 
 
 class Config(Section):
@@ -67,7 +69,7 @@ class Config(Section):
     def _stages_suit_the_system(self) -> Config:
         for number, stage in enumerate(self.schedule):
             if why := _UNSUITABLE.get((self.model.system, stage.stage)):
-                raise ValueError(f"schedule.{number}: {why}; leave the stage {stage.stage} away.")
+                raise ValueError(f"schedule.{number}: {why}; leave out the stage {stage.stage}.")
             if stage.stage == "merge" and self.model.system not in ("protopnet", "protopshare"):
                 raise ValueError(f"schedule.{number}: merge is for protopshare; {self.model.system} cannot share them.")
         return self
@@ -77,7 +79,7 @@ class Config(Section):
         for number, stage in enumerate(self.schedule):
             if isinstance(stage, (WarmUpStage, JointStage)):
                 for part in (*stage.learning_rates, *stage.weight_decay):
-                    if part not in PARTS:
+                    if part not in PARTS and isinstance(self.model, OWN_MODELS):  # a plug-in has parts of its own
                         raise ValueError(f"schedule.{number}: no model has a part '{part}'{nearest(part, PARTS)}")
                 if not stage.learning_rates:
                     raise ValueError(f"schedule.{number}: no part has a learning rate, so nothing would be learned.")

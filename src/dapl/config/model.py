@@ -1,4 +1,4 @@
-"""Which model: one class a system, told apart by `model.system`."""
+"""Which model: one class per system, told apart by `model.system`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DaplModel(AddOnSection):
     """Diversity-Aware Prototype Learning."""
 
     system: Literal["dapl"] = "dapl"
-    heads: int = Field(10, ge=1, description="N: attention heads, and so prototypes a class.")
+    heads: int = Field(10, ge=1, description="N: attention heads, and so prototypes per class.")
     head_dim: int = Field(16, ge=1, description="D1: width of one head and of its prototypes; D = N·D1.")
     patch: int = Field(1, description="H1 = W1: side of a prototype patch on the feature grid; only 1 is built.")
     epsilon: float = Field(1e-4, gt=0, lt=1, description="ε of the log similarity.")
@@ -112,3 +112,6 @@ ModelConfig = Annotated[
     or_plugin(SYSTEM_GROUP, "system"),
     SerializeAsAny(),
 ]
+
+OWN_MODELS = (DaplModel, ProtoPNetModel, ProtoPShareModel, PixPNetModel, BlackBoxModel)
+"""The sections of dapl's own systems; any other is of a plug-in."""

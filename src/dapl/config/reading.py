@@ -1,9 +1,4 @@
-"""Which fields the sections have: for the help text, and for errors that name the nearest one.
-
-YAML in and out, dotted overrides, and errors that name the field and what to do.
-
-What the word DATA of a command stands for: a config, a folder of images, the folder of CUB, or a COCO file.
-"""
+"""Configs from YAML and back: dotted overrides, the fields for the help text, errors that say what to do."""
 
 from __future__ import annotations
 
@@ -199,7 +194,10 @@ def _known_at(location: Sequence[Any]) -> list[str]:
 
 
 def data_config(data: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-    """``overrides``: fields such as ``data.images``, laid over what ``data`` says."""
+    """What the word DATA of a command stands for: a config, a folder of images, the folder of CUB, or a COCO file.
+
+    ``overrides`` are fields such as ``data.images``, laid over what ``data`` says.
+    """
     given = dict(overrides or {})
     for name in given:
         if not name.startswith("data."):

@@ -1,7 +1,4 @@
-"""Weights and options of the terms of the loss.
-
-The stages that a schedule is made of.
-"""
+"""How a model is trained: the weights of the terms of the loss, and the stages that a schedule is made of."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ class FitStage(Section):
     """Gradient descent on the parts that have a learning rate; the others are frozen."""
 
     epochs: int = Field(5, ge=1, description="Passes over the training images.")
-    batch_size: int = Field(80, ge=2, description="Images a step, over all processes together.")
+    batch_size: int = Field(80, ge=2, description="Images per step, over all processes together.")
     weight_decay: dict[str, NonNegativeFloat] = Field(
         {"backbone": 1e-3, "addon": 1e-3},
         description="L2 penalty of a part, as ProtoPNet has it; absent: none. On attention it would blur the heads.",
@@ -104,7 +101,7 @@ class LastLayerStage(Section):
 
     stage: Literal["last_layer"] = "last_layer"
     epochs: int = Field(20, ge=1, description="Passes over the cached scores.")
-    batch_size: int = Field(80, ge=1, description="Rows a step.")
+    batch_size: int = Field(80, ge=1, description="Rows per step.")
     learning_rate: float = Field(1e-3, gt=0, description="Learning rate of the class weights.")
     l1: float = Field(1e-4, ge=0, description="Weight of Σ|w|.")
 
@@ -124,7 +121,7 @@ class PurePruneStage(Section):
     """ProtoPNet's pruning: prototypes whose nearest training patches are of other classes are removed."""
 
     stage: Literal["prune_impure"] = "prune_impure"
-    nearest: int = Field(6, ge=1, description="k: nearest training patches looked at, one an image.")
+    nearest: int = Field(6, ge=1, description="k: nearest training patches looked at, one per image.")
     own: int = Field(3, ge=1, description="Removed when fewer of them are of its class.")
 
     @model_validator(mode="after")

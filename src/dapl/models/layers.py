@@ -1,6 +1,6 @@
-"""The add-on between backbone and prototypes.
+"""Layers between backbone and prototypes: the add-on, and self-attention whose heads are never mixed.
 
-Multi-head self-attention whose heads are never mixed: what makes one head differ from another stays its own.
+What makes one head differ from another stays its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The terms of the loss: pure functions of tensors, one a term, each with its equation.
+"""The terms of the loss: one pure function of tensors per term, each with its equation.
 
 B images, P prototypes, C classes, N heads, H×W locations. `membership` is bool P×C; labels are long B.
 Total = cross-entropy + 0.8·cluster − 0.08·separation + λ_contrast·contrastive + λ_fg·foreground (+ spatial + L1).
@@ -31,7 +31,7 @@ def cluster(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
 def cluster_all(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
     """mean over x and all p of x's class of min_l ‖z_l − p‖²: each prototype of the class is near some patch.
 
-    Ours, not the paper's: where a head has one prototype a class, `cluster` leaves all heads but the nearest alone, and
+    Ours, not the paper's: where a head has one prototype per class, `cluster` moves the nearest head alone, and
     their prototypes lie far from the patches that they are projected on. Shapes as `cluster`; infinite: removed.
     """
     return _mean(distances, membership.T[labels] & distances.isfinite())

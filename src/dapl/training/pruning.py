@@ -1,6 +1,7 @@
-"""Pruning: prototypes that look at background on the validation images of their class are removed (decision 7).
+"""Prototypes that are taken away: by pruning (decision 7, and ProtoPNet's rule) and by ProtoPShare's merging.
 
-ProtoPShare's merging: prototypes that answer alike on the training images become one, of all their classes.
+Pruning removes prototypes that look at background, or whose nearest patches are of other classes. Merging makes one
+prototype, of all their classes, of those that answer alike on the training images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The stages of a schedule: what each does to the model. Where batches come from and what is saved is not for them."""
+"""Gradient descent: an epoch of a fit stage, and the last layer. Pure of files: `trainer` says when, `state` saves.
+
+The other stages have files of their own: `projection`, and `pruning` with merging.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dapl.batches.sources import Source, run_model, shares, shuffled
+from dapl.batches.sources import BatchSource, run_model, shares, shuffled
 from dapl.common.errors import DaplError
 from dapl.common.progress import Advance
 from dapl.common.seeds import derive_seed, generator
@@ -23,7 +26,7 @@ Terms = dict[str, float]
 
 
 def make_optimizer(model: PrototypeModel, stage: WarmUpStage | JointStage) -> torch.optim.Adam:
-    """Parts with a learning rate learn, all others are frozen."""
+    """Components with a learning rate learn, all others are frozen."""
     groups = []
     parts = model.components()
     if not any(stage.learning_rates.get(name) for name in parts):
@@ -56,7 +59,7 @@ class FitEpoch:
         draw: Callable[[torch.Generator], Tensor | None],
         optimizer: torch.optim.Optimizer,
         stage: WarmUpStage | JointStage,
-        source: Source,
+        source: BatchSource,
         position: Sequence[int | str],
         epoch: int,
     ) -> None:
@@ -114,7 +117,7 @@ def not_finite(where: str, what: Sequence[str]) -> DaplError:
 @torch.no_grad()
 def all_scores(
     model: PrototypeModel,
-    source: Source,
+    source: BatchSource,
     order: Sequence[Tensor],
     processes: Processes,
     advance: Advance,

@@ -1,6 +1,6 @@
-"""Curves for TensorBoard, where it is installed; metrics.jsonl has the same numbers without it.
+"""What a training changes and keeps: model, records, position and the best so far; how it is measured and saved.
 
-The state of a run between stages: model, records, position, the best so far; how it is measured and saved.
+`Trainer` (in `trainer`) is a `RunState` that runs the schedule. Everything that a killed run needs to go on is here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ from dapl.training.stages import Terms, all_scores
 
 
 class Curves:
-    """One point an epoch; after a resume, points that are drawn again replace the old ones."""
+    """Curves for TensorBoard, where it is installed: one point per epoch. metrics.jsonl has the same numbers.
+
+    After a resume, points that are drawn again replace the old ones.
+    """
 
     def __init__(self, folder: Path, first: int = 0) -> None:
         self.writer: Any = None
@@ -62,7 +65,7 @@ class Curves:
 
 
 class RunState:
-    """What a trainer changes, and how it is kept."""
+    """A run that is being trained, at a position between two steps."""
 
     def __init__(
         self, processes: Processes, config: Config, run: Run, reporter: Reporter, given: InMemorySplits | None = None
@@ -237,7 +240,7 @@ class RunState:
         self.reporter.line(f"starting from {run.folder}")
 
     def _forget_log(self) -> None:
-        """Of what is about to be done (again); the line of a stage comes after those of its epochs."""
+        """Drop the lines of what is about to be done again; the line of a stage comes after those of its epochs."""
         reached = self.position[:2]
         if self.processes.global_rank == 0:
             self.run.forget_log(lambda entry: (entry["stage"], entry.get("epoch", math.inf)) < reached)

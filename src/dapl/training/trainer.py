@@ -1,4 +1,8 @@
-"""From a config to a finished run: the schedule, with checkpoints and numbers along the way."""
+"""From a config to a finished run: `train` starts the processes, and a `Trainer` in each runs the schedule.
+
+Read this first. What a stage does to the model is in `stages`, `projection` and `pruning`; what is measured, logged and
+saved along the way is in `state`, whose `RunState` a `Trainer` is.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ def _train_process(
 
 
 class Trainer(RunState):
-    """Runs the schedule."""
+    """Runs the schedule, one method per kind of stage."""
 
     def train(self) -> None:
         self._describe()
