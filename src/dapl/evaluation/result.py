@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from dapl.evaluation.statistics import Number
-from dapl.metrics.registry import METRICS, NUMBERS, given_by, shown
+from dapl.metrics.registry import HEADLINES, METRICS, NUMBERS, given_by, shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """``evaluation["coverage"]`` is a value; ``evaluation.numbers["coverage"]`` has its interval as well."""
+    """``evaluation["coverage"]`` is a value; ``evaluation.numbers["coverage"]`` has its interval as well.
+
+    >>> Evaluation({"data": "cub", "split": "test"}, {"accuracy": Number(0.8169), "coverage": Number(0.596)})
+    Evaluation(cub, test; accuracy 81.7%; coverage 0.596)
+    """
 
     protocol: dict[str, Any]
     """All that decides the numbers: the options, and data, split, number of images, checkpoint, versions."""
@@ -25,6 +30,22 @@ class Evaluation:
     """Coverage, precision and recall at each τ that was tried."""
     skipped: int = 0
     """Rows without a visible part, which have no Coverage and no Diversity."""
+
+    def __repr__(self) -> str:
+        """Data, split and the numbers that overviews show; `table` has all."""
+        shown_numbers = [f"{name} {shown(name, self[name], 3)}" for name in HEADLINES if name in self.numbers]
+        where = f"{self.protocol.get('data')}, {self.protocol.get('split')}"
+        return f"Evaluation({'; '.join([where, *shown_numbers])})"
+
+    def _repr_html_(self) -> str:
+        """The table, where a notebook shows the evaluation."""
+        cells = [(indented(name), number) for name, number in self.numbers.items()]
+        rows = [
+            f"<tr><td>{escape(text).replace('  ', '&emsp;')}</td><td>{escape(_shown(name, number).strip())}</td></tr>"
+            for name, (text, number) in zip(self.numbers, cells, strict=True)
+        ]
+        rest = "<br>".join(map(escape, table(self).split("\n\n")[-1].splitlines()))
+        return f"<table>{''.join(rows)}</table><p>{rest}</p>"
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[name].value

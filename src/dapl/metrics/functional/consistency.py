@@ -23,7 +23,7 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import _pair, upsample
+from dapl.metrics.functional.regions import pair, tie_width, upsample
 
 
 def visible_keypoints(keypoints: Tensor, visible: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -44,13 +44,13 @@ def visible_keypoints(keypoints: Tensor, visible: Tensor, size: int | tuple[int,
         tensor([ True, False, False])
     """
     visible = check_keypoints(keypoints, visible)
-    limit = keypoints.new_tensor(_pair(size)[::-1])
+    limit = keypoints.new_tensor(pair(size)[::-1])
     return visible & ((keypoints >= 0) & (keypoints <= limit)).all(-1)
 
 
 def pixel_of(keypoints: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Column and row of each keypoint, (…, K, 2); one on the right or lower border lies in the last pixel."""
-    last = torch.tensor(_pair(size)[::-1], device=keypoints.device) - 1
+    last = torch.tensor(pair(size)[::-1], device=keypoints.device) - 1
     return torch.minimum(keypoints.floor(), last.to(keypoints.dtype))
 
 
@@ -59,7 +59,9 @@ _CHUNK_PIXELS = 2**22
 
 
 def peaks(maps: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
-    r"""The pixel where a prototype's upsampled map is highest; of several, the first in row-major order.
+    r"""The pixel where a prototype's upsampled map is highest; of several that tie, the first in row-major order.
+
+    What a tie is, `activation_regions` says: the last bits of a map decide nothing.
 
     .. math:: \operatorname{argmax}_{(x, y)} a_j[y, x]
 
@@ -78,13 +80,18 @@ def peaks(maps: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
         tensor([[2, 0]])
     """
     check_maps(maps)
-    height, width = maps.shape[-2:] if size is None else _pair(size)
+    height, width = maps.shape[-2:] if size is None else pair(size)
     flat = maps.detach().flatten(0, -3)
     flat = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
-    flat = flat - flat.amin((-2, -1), keepdim=True)  # a constant map keeps its ties, see `activation_regions`
-    chunks = flat.split(max(1, _CHUNK_PIXELS // (height * width)))
-    pixels = chunks if size is None else (upsample(chunk, (height, width)) for chunk in chunks)
-    places = torch.cat([chunk.flatten(1).argmax(1) for chunk in pixels])
+    found = []
+    for chunk in flat.split(max(1, _CHUNK_PIXELS // (height * width))):
+        slack = tie_width(chunk)
+        if size is not None:
+            chunk = upsample(chunk - chunk.amin((-2, -1), keepdim=True), (height, width))
+        pixels = chunk.flatten(1)
+        ties = pixels >= (pixels.amax(1) - slack).unsqueeze(1)
+        found.append(ties.view(torch.uint8).argmax(1))  # the first of them
+    places = torch.cat(found)
     return torch.stack((places % width, places // width), dim=-1).view(*maps.shape[:-2], 2)
 
 

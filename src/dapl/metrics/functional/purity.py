@@ -24,7 +24,7 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import _pair
+from dapl.metrics.functional.regions import pair
 
 
 def merge_left_right(part_names: Sequence[str]) -> tuple[list[str], Tensor]:
@@ -98,7 +98,7 @@ def patches(locations: Tensor, grid: tuple[int, int], size: int | tuple[int, int
     check_integers(locations, locations.shape, grid[0] * grid[1], "locations", "cells of the grid")
     corners = []
     for cell, cells, side in zip(
-        (locations % grid[1], locations // grid[1]), grid[::-1], _pair(size)[::-1], strict=True
+        (locations % grid[1], locations // grid[1]), grid[::-1], pair(size)[::-1], strict=True
     ):
         length = min(patch_size, side)
         centre = (cell.to(torch.float32) + 0.5) * (side / cells)

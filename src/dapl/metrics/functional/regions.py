@@ -1,7 +1,4 @@
-"""Where a prototype is active: maps brought to the size of the image, activation regions A_j, and how they overlap.
-
-Activation regions as a model itself shows its maps on an image.
-"""
+"""Where a prototype is active: maps brought to the size of the image, activation regions A_j, and how they overlap."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def upsample(maps: Tensor, size: int | tuple[int, int]) -> Tensor:
     """
     if not maps.is_floating_point() or maps.ndim < 2 or 0 in maps.shape[-2:]:
         raise DaplError(f"maps must be floating point (…, height, width), but are {maps.dtype} {shape_of(maps)}.")
-    height, width = _pair(size)
+    height, width = pair(size)
     dtype = torch.float64 if maps.dtype == torch.float64 else torch.float32
     rows = _interpolation(maps.shape[-2], height, dtype, maps.device)
     columns = _interpolation(maps.shape[-1], width, dtype, maps.device)
@@ -49,13 +46,17 @@ def upsample(maps: Tensor, size: int | tuple[int, int]) -> Tensor:
 def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, percentile: float = 95.0) -> Tensor:
     r"""The activation region of each prototype (decision 10): the pixels at or above the percentile of its own map.
 
-    .. math:: A_j = \{x : a_j[x] \ge q_j\}, \qquad q_j = a_{j,(r)}, \quad r = \lceil \text{percentile}/100 (n-1) \rceil
+    .. math:: A_j = \{x : a_j[x] \ge q_j - 10^{-5} \max |a_j|\},
+        \qquad q_j = a_{j,(r)}, \quad r = \lceil \text{percentile}/100 (n-1) \rceil
 
     where :math:`a_j` is the map upsampled bicubically to the image's :math:`n` pixels and :math:`a_{j,(r)}` its order
-    statistic of rank :math:`r`, counted from 0. This is ``numpy.percentile(…, method="higher")``; the region equals
-    that of numpy's interpolated percentile too, because no pixel lies between the two neighbours it interpolates.
-    Without ties a region has :math:`n - r` pixels (2,509 of 224×224). Ties at :math:`q_j` all belong to the region, so
-    a map that is constant has the whole image as its region.
+    statistic of rank :math:`r`, counted from 0: ``numpy.percentile(…, method="higher")``. A region has :math:`n - r`
+    pixels (2,509 of 224×224) and those that tie with the last of them.
+
+    Values that differ by less than 1e-5 of the largest are ties, and ties all belong to the region: the same model
+    gives other last bits in another batch or on another processor, and these must not decide. A map is flat, and has
+    the whole image as its region, when it varies by less than 1e-3 of its largest value: what is left then is
+    rounding. Both numbers are explained in docs/metrics.md.
 
     Args:
         maps: (…, P, h, w), finite.
@@ -70,12 +71,12 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
         >>> activation_regions(torch.arange(6.0).view(1, 2, 3), percentile=70)
         tensor([[[False, False, False],
                  [False,  True,  True]]])
-        >>> activation_regions(torch.rand(2, 10, 7, 7), size=224).sum((-2, -1)).unique()
+        >>> activation_regions(torch.arange(49.0).view(1, 7, 7), size=224).sum((-2, -1))
         tensor([2509])
     """
     check_maps(maps)
     check_open_interval(percentile, 0, 100, "percentile")
-    height, width = maps.shape[-2:] if size is None else _pair(size)
+    height, width = maps.shape[-2:] if size is None else pair(size)
     pixels = height * width
     rank = math.ceil(Fraction(str(percentile)) * (pixels - 1) / 100)
     flat = maps.detach().flatten(0, -3)
@@ -83,12 +84,29 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
     regions = torch.empty((len(flat), height, width), dtype=torch.bool, device=maps.device)
     for rows in _chunks(len(flat), pixels, maps.device):
         chunk = flat[rows]
+        slack = tie_width(chunk)
         if size is not None:
             # The weights of a pixel sum to one only up to rounding: a map counted from its minimum keeps exact ties.
             chunk = upsample(chunk - chunk.amin((-2, -1), keepdim=True), (height, width))
-        threshold = _order_statistic(chunk.flatten(1), rank)
+        threshold = _order_statistic(chunk.flatten(1), rank) - slack
         torch.ge(chunk, threshold[:, None, None], out=regions[rows])
     return regions.view(*maps.shape[:-2], height, width)
+
+
+TIE, FLAT = 1e-5, 1e-3
+"""Shares of a map's largest value: what is nearer than the first is a tie; a map that varies by less than the second
+is flat. Maps of one model differ by about 2e-6 of that value between batch sizes, processors and precisions."""
+
+
+def tie_width(maps: Tensor) -> Tensor:
+    """How far below a value of a map (n, h, w) another one still ties with it: (n); infinite where the map is flat.
+
+    A tie is told by a distance, not by rounding values to a grid: two values that ought to be equal may lie on both
+    sides of an edge of any grid, but they are never far from each other.
+    """
+    largest = maps.abs().amax((-2, -1))
+    spread = maps.amax((-2, -1)) - maps.amin((-2, -1))
+    return (TIE * largest).masked_fill(spread <= FLAT * largest, torch.inf)
 
 
 def iou(regions: Tensor, images: Tensor | None = None) -> Tensor:
@@ -190,7 +208,7 @@ def _chunks(rows: int, elements_per_row: int, device: torch.device) -> Iterator[
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+def pair(size: int | tuple[int, int]) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise DaplError(f"size must be at least one pixel high and wide, but is {height}×{width}.")
