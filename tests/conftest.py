@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from dapl.processes.launch import make_processes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from dapl.explain.classifier import Classifier
 
 TINY_CLASSES = ("001.Red_Finch", "002.Green_Finch", "003.Blue_Owl", "004.Grey_Owl")
 TINY_COLOURS = ((200, 40, 40), (40, 170, 60), (50, 80, 210), (120, 120, 120))
@@ -116,7 +119,7 @@ def face_model() -> Path:
 def chromium() -> Iterator[Browser]:
     """A real headless Chromium, for pages; on Debian it comes with `apt-get install chromium`.
 
-    One a module: while it is there its event loop counts as running, and tests of other modules may want one.
+    One per module: while it is there its event loop counts as running, and tests of other modules may want one.
     """
     sync_api = pytest.importorskip("playwright.sync_api")
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -126,6 +129,84 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+_WARM_UP = {"stage": "warm_up", "epochs": 2, "batch_size": 8}
+_LAST_LAYER = {"stage": "last_layer", "epochs": 2}
+_PROTOTYPES = {"model.prototypes_per_class": 3, "model.width": 8}
+TINY_RUN: dict[str, Any] = {
+    "data": {"name": "toybirds", "classes": 3, "images_per_class": 6, "test_images_per_class": 5, "image_size": 64},
+    "model": {"backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"}},
+    "runtime": {"accelerator": "cpu", "workers": 0, "evaluation_batch": 4},
+}
+"""3 classes of drawn birds with 5 test images each; every system that has prototypes gets 3 per class."""
+TINY_SYSTEMS: dict[str, dict[str, Any]] = {
+    "dapl": {"model.heads": 3, "model.head_dim": 4, "schedule": [_WARM_UP, {"stage": "project"}, _LAST_LAYER]},
+    "protopnet": _PROTOTYPES
+    | {"schedule": [_WARM_UP, {"stage": "project"}, {"stage": "prune", "threshold": 1.0}, _LAST_LAYER]},
+    "protopshare": _PROTOTYPES
+    | {"schedule": [_WARM_UP, {"stage": "project"}, {"stage": "merge", "steps": 3, "share": 0.4, "epochs": 1}]},
+    "pixpnet": _PROTOTYPES
+    | {"loss.cluster": 0.0, "loss.separation": 0.0, "schedule": [_WARM_UP, {"stage": "project"}]},
+    "blackbox": {"schedule": [_WARM_UP | {"learning_rates": {"classifier": 0.01}}]},
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_fields() -> dict[str, Any]:
+    """The fields of a config that every tiny run shares."""
+    return TINY_RUN
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``trained("dapl")``: the folder of a tiny run of that system, trained once for all tests; leave it as it is."""
+    from dapl.config import load_config
+    from dapl.models.build import SYSTEMS
+    from dapl.training.trainer import train
+
+    assert set(TINY_SYSTEMS) == set(SYSTEMS), "every registered system is tested"
+
+    @cache
+    def run_of(system: str) -> Path:
+        folder = tmp_path_factory.mktemp(system)
+        fields = {**TINY_RUN, "model.system": system, "cache.folder": str(folder / "cache"), **TINY_SYSTEMS[system]}
+        return train(load_config(None, fields), folder / "run", quiet=True).folder
+
+    return run_of
+
+
+@pytest.fixture(scope="session")
+def evaluated(trained: Callable[[str], Path]) -> Callable[[str], Path]:
+    """``evaluated("dapl")``: the same folder with its numbers."""
+    from dapl.evaluation import evaluate
+
+    @cache
+    def measured(system: str) -> Path:
+        evaluate(trained(system), quiet=True)
+        return trained(system)
+
+    return measured
+
+
+@pytest.fixture(scope="session")
+def dapl_run(trained: Callable[[str], Path]) -> Path:
+    """The tiny run of DAPL; leave it as it is."""
+    return trained("dapl")
+
+
+@pytest.fixture
+def run(dapl_run: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed as one likes."""
+    return Path(shutil.copytree(dapl_run, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def classifier(dapl_run: Path) -> Classifier:
+    """Its model."""
+    from dapl import load
+
+    return load(dapl_run)
 
 
 @pytest.fixture(scope="session")

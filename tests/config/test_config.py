@@ -103,6 +103,12 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert stage.learning_rate == 0.001
 
 
+def test_what_is_laid_over_stays_as_it_was() -> None:
+    fields = {"data": {"name": "toybirds"}, "data.classes": 3}
+    assert load_config(None, fields) == load_config(None, fields)
+    assert fields == {"data": {"name": "toybirds"}, "data.classes": 3}
+
+
 def test_values_do_not_change_after_they_were_checked() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_config().seed = 3  # type: ignore[misc]

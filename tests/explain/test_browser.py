@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dapl.explain.classifier import Classifier
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1500), ("dark", 1000), ("light", 390)])
 def test_the_page_opens(
-    browser: Any, classifier: Classifier, bird: Path, tmp_path: Path, scheme: str, width: int
+    chromium: Browser, classifier: Classifier, bird: Path, tmp_path: Path, scheme: str, width: int
 ) -> None:
     found = classifier.explain(bird, top=3)
     path = found.save(tmp_path / "page.html")
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
     page, messages, requests = context.new_page(), [], []
     page.on("console", lambda message: messages.append(message.text))
     page.on("pageerror", lambda error: messages.append(str(error)))

@@ -12,9 +12,9 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "explain.md"
 
 
-def test_the_code_on_the_page(trained: Path, bird: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_on_the_page(dapl_run: Path, bird: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained, tmp_path / "runs" / "demo")
+    shutil.copytree(dapl_run, tmp_path / "runs" / "demo")
     shutil.copy(bird, tmp_path / "bird.png")
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2

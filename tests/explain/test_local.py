@@ -26,7 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "explain.md"
 
 @pytest.fixture(scope="module")
 def explanation(classifier: Classifier, bird: Path) -> LocalExplanation:
-    return classifier.explain(bird, top=3)
+    return classifier.explain(bird, top=2)
 
 
 class Page(HTMLParser):
@@ -64,7 +64,7 @@ def test_json_closes_and_says_what_the_explanation_says(explanation: LocalExplan
         total = sum(row["contribution"] for row in evidence["prototypes"]) + evidence["rest"]["contribution"]
         assert total == pytest.approx(evidence["logit"], abs=1e-4)
         assert evidence["logit"] == written["logits"][evidence["class"]]
-        assert len(evidence["prototypes"]) == 3
+        assert len(evidence["prototypes"]) == 2
         assert evidence["rest"]["prototypes"] == 1
         for row in evidence["prototypes"]:
             assert row["similarity"] * row["weight"] == pytest.approx(row["contribution"])
@@ -118,7 +118,7 @@ def test_png_shows_both_classes(
 ) -> None:
     with Image.open(explanation.save(tmp_path / "two.png")) as two:
         two.load()
-    with Image.open(classifier.explain(bird, explanation.predicted, 3).save(tmp_path / "one.png")) as one:
+    with Image.open(classifier.explain(bird, explanation.predicted, 2).save(tmp_path / "one.png")) as one:
         one.load()
     assert two.format == "PNG"
     assert two.height == one.height
@@ -223,10 +223,15 @@ def test_numbers_for_people() -> None:
 
 class TestCommand:
     def test_writes_what_it_is_asked_for(
-        self, trained: Path, bird: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], classifier: Classifier
+        self,
+        dapl_run: Path,
+        bird: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        classifier: Classifier,
     ) -> None:
         out = tmp_path / "out"
-        code = main(["explain", str(trained), str(bird), "--format", "html,png,json", "--top", "2", "--out", str(out)])
+        code = main(["explain", str(dapl_run), str(bird), "--format", "html,png,json", "--top", "2", "--out", str(out)])
         printed = capsys.readouterr()
         assert code == 0
         assert sorted(path.name for path in out.iterdir()) == ["bird.html", "bird.json", "bird.png"]
@@ -261,13 +266,13 @@ class TestCommand:
             (["{bird}", "--class", "3"], "no class 3; there are 3"),
             (["{bird}", "--top", "0"], "--top is 0"),
             (["{bird}", "--format", "pdf"], "--format: 'pdf' is not known"),
-            (["{bird}", "--format", ","], "--format names no format"),
+            (["{bird}", "--format", ","], "--format: nothing is named"),
             (["{bird}", "--frobnicate", "1"], "takes no --frobnicate"),
         ],
     )
     def test_bad_input_gets_a_sentence(
         self,
-        trained: Path,
+        dapl_run: Path,
         bird: Path,
         tmp_path: Path,
         arguments: list[str],
@@ -276,7 +281,7 @@ class TestCommand:
     ) -> None:
         (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 not much of an image")
         words = [word.format(bird=bird, broken=tmp_path / "broken.jpg") for word in arguments]
-        assert main(["explain", str(trained), *words, "--out", str(tmp_path / "out")]) == 2
+        assert main(["explain", str(dapl_run), *words, "--out", str(tmp_path / "out")]) == 2
         assert message in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 

@@ -20,10 +20,13 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTAL
 
 
 def test_the_code_on_the_page(
-    run_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    evaluated: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(run_of("dapl"), tmp_path / "runs" / "birds")
-    loaded = load_run(run_of("dapl"))
+    shutil.copytree(evaluated("dapl"), tmp_path / "runs" / "birds")
+    loaded = load_run(evaluated("dapl"))
     pixels = images_of_test(loaded.config, 1)[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "bird.png")
     monkeypatch.chdir(tmp_path)

@@ -33,9 +33,9 @@ from dapl.runs.run import Run
 
 
 @pytest.fixture
-def image(run_of: Callable[[str], Path], tmp_path: Path) -> Path:
+def image(evaluated: Callable[[str], Path], tmp_path: Path) -> Path:
     """A test image as a file."""
-    pixels = images_of_test(load_run(run_of("dapl")).config, 1)[0]
+    pixels = images_of_test(load_run(evaluated("dapl")).config, 1)[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "bird.png")
     return tmp_path / "bird.png"
 
@@ -86,7 +86,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 
 
 def test_another_process_without_the_data(
-    run_of: Callable[[str], Path], export_of: Callable[[str, str], Path], image: Path, tmp_path: Path
+    evaluated: Callable[[str], Path], export_of: Callable[[str, str], Path], image: Path, tmp_path: Path
 ) -> None:
     """No run, no cache, no home: the folders alone. One process for all systems."""
     for system in SYSTEMS:
@@ -98,7 +98,7 @@ def test_another_process_without_the_data(
     answers = {answer["system"]: answer for answer in map(json.loads, done.stdout.splitlines())}
     assert answers.keys() == SYSTEMS.keys()
     for system, said in answers.items():
-        here = dapl.load(run_of(system))
+        here = dapl.load(evaluated(system))
         assert said["class"] == here.predict(image).class_name
         if len(here.model.prototypes):
             shown = here.explain(image).classes[0]
@@ -127,9 +127,9 @@ def test_saving_what_was_loaded_gives_the_same_files(own_export: Path, tmp_path:
         assert (again / "prototypes" / name).read_bytes() == (own_export / "prototypes" / name).read_bytes()
 
 
-def test_weights_are_plain_safetensors(own_export: Path, run_of: Callable[[str], Path]) -> None:
+def test_weights_are_plain_safetensors(own_export: Path, evaluated: Callable[[str], Path]) -> None:
     state = safetensors.torch.load_file(own_export / "model.safetensors")
-    assert state.keys() == load_run(run_of("dapl")).model.state_dict().keys()
+    assert state.keys() == load_run(evaluated("dapl")).model.state_dict().keys()
     assert (own_export / "model.safetensors").stat().st_mode & 0o044 == 0o044  # others may read it
 
 
@@ -140,7 +140,7 @@ def test_the_card(system: str, run: Path, exported: Path) -> None:
     assert system in card.data.tags
     assert {result.metric_type: result.metric_value for result in card.data.eval_results or []} == {
         name: measured[name]["value"]
-        for name in ("accuracy", "balanced_accuracy", "ece", "coverage")
+        for name in ("accuracy", "balanced_accuracy", "ece", "coverage", "diversity", "background_bias", "consistency")
         if name in measured
     }
     assert f"{measured['accuracy']['value']:.1%}" in card.text
@@ -245,7 +245,7 @@ def test_a_missing_or_cut_file_is_named(own_export: Path, name: str, how: str) -
 def test_records_must_be_those_of_the_model(own_export: Path) -> None:
     records = json.loads((own_export / "prototypes.json").read_text())["prototypes"]
     spoil(own_export, "prototypes.json", {"prototypes": records[:-1]})
-    with pytest.raises(DaplError, match="does not list the 6 prototypes"):
+    with pytest.raises(DaplError, match="does not list the 9 prototypes"):
         load_exported(own_export)
 
 

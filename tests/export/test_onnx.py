@@ -102,10 +102,10 @@ def test_it_is_exact_where_a_prototype_meets_its_patch(run: Path, onnx_model: Pa
 
 @pytest.fixture(scope="module")
 def near(
-    run_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    evaluated: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[PrototypeModel, Path, Tensor]:
     """(model whose prototypes are patches of the images or very near one, two of them pruned; its file; images)."""
-    loaded = load_run(run_of("dapl"))
+    loaded = load_run(evaluated("dapl"))
     model, images = loaded.model, images_of_test(loaded.config, 3)
     with torch.no_grad():
         patches = model.embed(model.backbone(images)).flatten(3)
@@ -162,8 +162,8 @@ def test_a_file_that_differs_is_not_kept(own_run: Path, tmp_path: Path, monkeypa
     assert list(folder.iterdir()) == []
 
 
-def test_another_model_is_told_apart(run_of: Callable[[str], Path], export_of: Callable[[str, str], Path]) -> None:
-    loaded = load_run(run_of("dapl"))
+def test_another_model_is_told_apart(evaluated: Callable[[str], Path], export_of: Callable[[str, str], Path]) -> None:
+    loaded = load_run(evaluated("dapl"))
     with torch.no_grad():
         loaded.model.prototypes.vectors[0] += 0.01
     with pytest.raises(DaplError, match="differ"):

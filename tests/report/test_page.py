@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -19,8 +20,6 @@ from dapl.models.build import SYSTEMS
 from dapl.report.collect import Report, collect
 from dapl.report.page import Embedded, Linked, render, static_files, write_folder, write_single_file
 from dapl.training.trainer import train
-
-from .conftest import TINY
 
 Reported = Callable[[str], tuple[Path, Report]]
 BYTES_A_PROTOTYPE = 30e6 / 2000
@@ -118,16 +117,16 @@ def test_the_policy_lets_only_our_script_run(reported: Reported) -> None:
     assert inside[1].encode() == static_files()["report.js"], "the digest is of what stands there"
 
 
-@pytest.fixture(scope="module")
-def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def plain_run(tmp_path_factory: pytest.TempPathFactory, tiny_fields: dict[str, Any]) -> Path:
     """On a folder of images without masks and parts, with a class whose name is a tag."""
     folder = tmp_path_factory.mktemp("plain")
-    birds = build_splits(load_config(None, dict(TINY)).data).train
+    birds = build_splits(load_config(None, tiny_fields).data).train
     for index, label in enumerate(birds.labels):
         path = folder / "images" / ["<b onclick=alert(1)>", "plain"][label % 2] / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(birds[index].image.permute(1, 2, 0).numpy()).save(path)
-    fields = TINY | {
+    fields = tiny_fields | {
         "data": {"name": "folder", "root": str(folder / "images"), "image_size": 64, "test_share": 0.4},
         "model.heads": 2,
         "model.head_dim": 4,

@@ -1,4 +1,4 @@
-"""Tiny runs on drawn birds, and `dapl serve` on them in a process of its own."""
+"""`dapl serve` on the tiny runs, in this process or in one of its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import contextlib
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,69 +21,23 @@ pytest.importorskip("fastapi", reason="needs the extra dapl[serve]")
 
 import httpx
 import numpy as np
+import uvicorn
 from PIL import Image
 
 import dapl
-from dapl.config import parse_config
 from dapl.models.build import SYSTEMS
-from dapl.training.trainer import train
+from dapl.runs.loading import load_run
+from dapl.serve.app import build_app
 
 SIZE = 64
 WITH_PROTOTYPES = sorted(set(SYSTEMS) - {"blackbox"})
 
 
-def tiny(system: str, cache: Path) -> dict[str, Any]:
-    """3 classes with 2 prototypes each."""
-    sizes = {"dapl": {"heads": 2, "head_dim": 4}, "blackbox": {}}.get(system, {"prototypes_per_class": 2, "width": 8})
-    backbone = {"name": "test_efficientnet", "stages": [-2], "weights": "random"}
-    schedule: list[dict[str, Any]] = [{"stage": "warm_up", "epochs": 3, "batch_size": 9}]
-    if system == "blackbox":
-        schedule[0]["learning_rates"] = {"classifier": 1e-2}
-    else:
-        schedule += [{"stage": "project"}]
-    if system not in ("pixpnet", "blackbox"):
-        schedule += [{"stage": "last_layer", "epochs": 3}]
-    return {
-        "data": {
-            "name": "toybirds",
-            "classes": 3,
-            "images_per_class": 6,
-            "test_images_per_class": 4,
-            "image_size": SIZE,
-        },
-        "model": {"system": system, "backbone": backbone, **sizes},
-        "schedule": schedule,
-        "cache": {"folder": str(cache)},
-        "runtime": {"accelerator": "cpu", "workers": 0},
-    }
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``trained(system)``: the folder of a run, made once; leave it as it is."""
-    made: dict[str, Path] = {}
-
-    def run_of(system: str) -> Path:
-        if system not in made:
-            folder = tmp_path_factory.mktemp(f"serve-{system}")
-            made[system] = train(parse_config(tiny(system, folder / "cache")), folder / "run", quiet=True).folder
-        return made[system]
-
-    return run_of
-
-
-@pytest.fixture
-def run(trained: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A copy of the run of DAPL, of one's own."""
-    shutil.copytree(trained("dapl"), tmp_path / "run")
-    return tmp_path / "run"
-
-
 @dataclass(frozen=True)
 class Server:
     url: str
-    process: subprocess.Popen
     run: Path
+    process: subprocess.Popen | None = None
 
     def client(self) -> httpx.Client:
         """It checks of each answer that nothing of this machine is in it."""
@@ -89,6 +45,7 @@ class Server:
 
     def memory(self) -> float:
         """MB in use."""
+        assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
@@ -100,16 +57,34 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(run: Path, *arguments: str) -> Iterator[Server]:
+def serving(run: Path) -> Iterator[Server]:
+    """The server in a thread of this process, which is there at once."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    options = {"log_level": "warning", "access_log": False, "server_header": False, "lifespan": "on"}
+    server = uvicorn.Server(uvicorn.Config(build_app(load_run(run)), **options))  # type: ignore[arg-type]
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield Server(f"http://127.0.0.1:{listening.getsockname()[1]}", run)
+        assert thread.is_alive(), "the server died"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        listening.close()
+
+
+@contextlib.contextmanager
+def serving_process(run: Path) -> Iterator[Server]:
+    """`dapl serve` in a process of its own."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}  # memory is measured
     environment = plain | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-    command = [sys.executable, "-m", "dapl", "serve", str(run), "--port", "0", *arguments]
+    command = [sys.executable, "-m", "dapl", "serve", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert "http://" in line, f"the server did not start: {line!r}"
-            yield Server("http://" + line.split("http://")[1].split("/")[0], process, run)
+            yield Server("http://" + line.split("http://")[1].split("/")[0], run, process)
             assert process.poll() is None, "the server died"
         finally:
             process.terminate()
@@ -117,11 +92,11 @@ def serving(run: Path, *arguments: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def server(trained: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(dapl_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Shared by tests that leave no marks behind."""
     folder = tmp_path_factory.mktemp("served") / "run"
-    shutil.copytree(trained("dapl"), folder)
-    with serving(folder) as running:
+    shutil.copytree(dapl_run, folder)
+    with serving_process(folder) as running:
         yield running
 
 

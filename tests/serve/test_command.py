@@ -12,7 +12,7 @@ import pytest
 
 from dapl.cli import main
 
-from .conftest import serving
+from .conftest import serving_process
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -62,7 +62,8 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 def test_it_listens_to_this_machine_only_and_ends_with_ctrl_c(run: Path) -> None:
-    with serving(run) as server:
+    with serving_process(run) as server:
+        assert server.process is not None
         assert server.url.startswith("http://127.0.0.1:")
         port = int(server.url.rsplit(":", 1)[1])
         table = Path(f"/proc/{server.process.pid}/net/tcp").read_text().splitlines()[1:]

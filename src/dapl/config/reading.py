@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -84,7 +85,7 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
     if path is not None:
         values = read_yaml(path)
     for dotted, value in (overrides or {}).items():
-        _set(values, dotted, value)
+        _set(values, dotted, copy.deepcopy(value))  # a later field may be set inside it
     return parse_config(values, source=str(path) if path is not None else "config")
 
 

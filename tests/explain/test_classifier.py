@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +15,16 @@ from pydantic import TypeAdapter
 
 import dapl
 from dapl.common.errors import DaplError
-from dapl.config import ModelConfig, parse_config
+from dapl.config import ModelConfig
 from dapl.explain.classifier import Classifier
 from dapl.explain.evidence import ModelRecords
 from dapl.export.hub import is_exported
 from dapl.models.build import build_model
-from dapl.runs.loading import load_run
-from dapl.training.trainer import train
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("api")
-    config = parse_config(
-        {
-            "data": {
-                "name": "toybirds",
-                "classes": 3,
-                "images_per_class": 5,
-                "test_images_per_class": 1,
-                "image_size": 64,
-            },
-            "model": {"backbone": {"name": "test_efficientnet", "weights": "random"}, "heads": 2, "head_dim": 4},
-            "schedule": [{"stage": "warm_up", "epochs": 1, "batch_size": 16}, {"stage": "project"}],
-            "cache": {"folder": str(folder / "cache")},
-            "runtime": {"accelerator": "cpu", "workers": 0},
-        }
-    )
-    return train(config, folder / "run", quiet=True).folder
-
-
-@pytest.fixture(scope="module")
-def model(trained: Path) -> Classifier:
-    return dapl.load(trained)
+@pytest.fixture
+def model(classifier: Classifier) -> Classifier:
+    return classifier
 
 
 @pytest.fixture
@@ -56,9 +33,9 @@ def array() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (80, 100, 3), dtype=np.uint8)
 
 
-def test_three_lines(trained: Path, tmp_path: Path, array: np.ndarray) -> None:
+def test_three_lines(dapl_run: Path, tmp_path: Path, array: np.ndarray) -> None:
     Image.fromarray(array).save(tmp_path / "bird.png")
-    model = dapl.load(str(trained))
+    model = dapl.load(str(dapl_run))
     prediction = model.predict(tmp_path / "bird.png")
     path = model.explain(tmp_path / "bird.png").save(tmp_path / "why.html")
     assert prediction.class_name in path.read_text(encoding="utf-8")
@@ -117,7 +94,7 @@ def test_what_is_no_image_is_refused(model: Classifier, image: object, message: 
         model.predict(image)  # type: ignore[arg-type]
 
 
-def test_a_image_of_16_bits_is_read_as_its_file_is(model: Classifier, tmp_path: Path) -> None:
+def test_an_image_of_16_bits_is_read_as_its_file_is(model: Classifier, tmp_path: Path) -> None:
     levels = (np.arange(64 * 64, dtype=np.uint16) * 16).reshape(64, 64)
     Image.fromarray(levels).save(tmp_path / "deep.png")
     with Image.open(tmp_path / "deep.png") as image:
@@ -144,10 +121,10 @@ def test_classes_by_name_and_by_index(model: Classifier) -> None:
             cub.class_index(wrong)
 
 
-def test_an_export_is_the_same_model(trained: Path, model: Classifier, tmp_path: Path, array: np.ndarray) -> None:
+def test_an_export_is_the_same_model(dapl_run: Path, model: Classifier, tmp_path: Path, array: np.ndarray) -> None:
     from dapl.export.export import export_run
 
-    folder = export_run(trained, tmp_path / "export", formats=("hub",), quiet=True).folder
+    folder = export_run(dapl_run, tmp_path / "export", formats=("hub",), quiet=True).folder
     exported = dapl.load(folder)
     assert exported.predict(array) == model.predict(array)
     mine, theirs = exported.explain(array), model.explain(array)
@@ -169,17 +146,63 @@ def test_a_model_without_prototypes_predicts_and_is_not_explained(array: np.ndar
         silent.explain(array)
 
 
-def test_a_run_is_not_taken_for_an_export(trained: Path, tmp_path: Path) -> None:
-    assert not is_exported(trained)
+def test_a_run_is_not_taken_for_an_export(dapl_run: Path, tmp_path: Path) -> None:
+    assert not is_exported(dapl_run)
     with pytest.raises(DaplError, match="not a run directory"):
         dapl.load(tmp_path)
 
 
-def test_importing_dapl_imports_no_torch() -> None:
-    code = "import dapl, sys; assert callable(dapl.load); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+def test_a_list_gives_a_list(model: Classifier, array: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [array, Image.fromarray(array[::-1]), array[:, ::-1].copy(), array / 255.0, array[:40]]
+    alone = [model.predict(image) for image in images]
+    passes: list[int] = []
+    forward = model.model.forward
+    monkeypatch.setattr(model.model, "forward", lambda batch: passes.append(len(batch)) or forward(batch))
+    monkeypatch.setattr("dapl.explain.classifier._BATCH", 2)
+    together = model.predict(images)
+    assert passes == [2, 2, 1]
+    assert [one.class_name for one in together] == [one.class_name for one in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.probability == pytest.approx(other.probability, abs=1e-5)
+    assert model.predict([]) == []
+    assert len(model.predict(tuple(images[:1]))) == 1
 
 
-def test_the_function_stays_in_its_place(trained: Path) -> None:
-    assert callable(dapl.load)
-    assert load_run(trained).classes == dapl.load(trained).classes
+def test_objects_say_what_they_are(model: Classifier, array: np.ndarray) -> None:
+    assert repr(model) == (
+        "Classifier(dapl · test_efficientnet · toybirds: 3 classes, 9 prototypes, images of 64 pixels)"
+    )
+    prediction, why = model.predict(array), model.explain(array, top=2)
+    assert repr(prediction).startswith(f"Prediction({prediction.class_name} {prediction.probability:.1%}, ")
+    assert repr(why).startswith(f"LocalExplanation(image: {why.predicted_name} ")
+    assert repr(why).endswith("%, 2 classes, 4 prototypes)")
+    assert all(len(repr(one)) < 200 for one in (model, prediction, why))
+
+
+class Tags(HTMLParser):
+    """The tags of a text, with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_a_notebook_shows_them(model: Classifier, array: np.ndarray) -> None:
+    evil = "<script>alert('1')</script>\"&"
+    records = [replace(record, classes=[evil], image=evil) for record in model.known.records]
+    named = Classifier(model.model, ModelRecords([evil, "b", "c"], records), 64, "stretch", about=evil)
+    why = named.explain(array)
+    for shown in (named._repr_html_(), named.predict(array)._repr_html_(), why._repr_html_()):
+        assert evil not in shown
+        assert "script" not in {tag for tag, _ in Tags(shown).found}
+    [(tag, frame)] = Tags(why._repr_html_()).found
+    assert tag == "iframe"
+    assert "sandbox" in frame
+    assert frame["srcdoc"] == why.html()
+    assert len(why._repr_html_()) < 1_000_000
+    rows = [tag for tag, _ in Tags(named.predict(array)._repr_html_()).found if tag == "tr"]
+    assert len(rows) == 3
