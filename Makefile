@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two workers with one thread each instead of one with two: most of a test's time is not in torch. And glibc keeps what a
 # tensor gives back instead of returning it to the system page by page: that took as long as the convolutions themselves.
-TEST_ENV := OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
+# Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
+TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
 
 .PHONY: demo test test-fast lint docs notebook wheel bench install system clean
 

@@ -12,6 +12,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,28 +96,39 @@ def source_files(package: Path = PACKAGE) -> dict[str, Path]:
     return {module_of(file): file for file in sorted(package.rglob("*.py"))}
 
 
-def imports(file: Path) -> Iterator[Import]:
+@cache
+def imports(file: Path) -> tuple[Import, ...]:
     """Everything that a file imports, relative names written out, lazy imports and those for types included."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    delayed = {id(node) for block in ast.walk(tree) if _is_delayed(block) for node in ast.walk(block)}
     package = ["dapl", *file.relative_to(PACKAGE).parent.parts]
-    for node in ast.walk(tree):
-        at_once = id(node) not in delayed
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, None, node.lineno, at_once)
-        elif isinstance(node, ast.ImportFrom):
-            start = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*start, *([node.module] if node.module else [])])
-            for alias in node.names:
-                inner = f"{module}.{alias.name}"
-                whole = inner in MODULES
-                yield Import(inner if whole else module, None if whole else alias.name, node.lineno, at_once)
+    return tuple(found for node, at_once in _statements(tree, True) for found in _found(node, at_once, package))
+
+
+def _statements(block: ast.AST, at_once: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """The imports in a block, and whether each is run together with the file."""
+    for node in ast.iter_child_nodes(block):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node, at_once
+        elif isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            yield from _statements(node, at_once and not _is_delayed(node))
 
 
 def _is_delayed(node: ast.AST) -> bool:
     for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-    return for_types or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    return for_types or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _found(node: ast.stmt, at_once: bool, package: list[str]) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, None, node.lineno, at_once)
+    elif isinstance(node, ast.ImportFrom):
+        start = package[: len(package) - node.level + 1] if node.level else []
+        module = ".".join([*start, *([node.module] if node.module else [])])
+        for alias in node.names:
+            inner = f"{module}.{alias.name}"
+            whole = inner in MODULES  # from dapl.training import losses
+            yield Import(inner if whole else module, None if whole else alias.name, node.lineno, at_once)
 
 
 def graph() -> dict[str, set[str]]:

@@ -97,6 +97,11 @@ def model(config: Config) -> PrototypeModel:
     return made
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests come first, or one worker ends with them while the other has nothing left to do."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 @pytest.fixture(scope="session")
 def cub_root() -> Path:
     """The folder of the real CUB-200-2011, which is not in the repository."""
