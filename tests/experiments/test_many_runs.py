@@ -16,14 +16,7 @@ from dapl.common.errors import DaplError
 from dapl.config import Config
 from dapl.evaluation import EvaluationProtocol, evaluate
 from dapl.evaluation.result import Evaluation, Number
-from dapl.experiments.many_runs import (
-    differences,
-    is_finished,
-    mean_and_deviation,
-    measured,
-    over_seeds,
-    run_or_resume,
-)
+from dapl.experiments.many_runs import differences, is_finished, mean_and_deviation, measured, over_seeds, run_or_resume
 from dapl.runs.run import Run
 from dapl.training.trainer import Trainer
 

@@ -248,9 +248,7 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["nonsense", "sqlite:///no-such-folder/x.db", "oracle+nothing://host/name"],
-    ids=["no URL", "path", "driver"],
+    "url", ["nonsense", "sqlite:///no-such-folder/x.db", "oracle+nothing://host/name"], ids=["no URL", "path", "driver"]
 )
 def test_a_storage_that_cannot_be_opened(tmp_path: Path, url: str) -> None:
     with pytest.raises(DaplError, match="--storage: cannot be opened"):

@@ -44,31 +44,14 @@ def draw_frontier(rows: Sequence[Row], file: Path) -> Path | None:
     shown = [row for row in rows if all(row.get(name) is not None for name in TITLES)]
     if len(shown) < 2:
         return None
-    figure = Figure(figsize=(14, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(14, 4.8)
     for axes, (x, y) in zip(figure.subplots(1, 3), PANELS, strict=True):
         best = leading(shown, (x, y))
         for number, row in enumerate(shown):
-            leads = number in best
-            axes.errorbar(
-                row[x].mean,
-                row[y].mean,
-                xerr=row[x].deviation,
-                yerr=row[y].deviation,
-                fmt="o",
-                capsize=2,
-                color="#1f5fa8" if leads else "#8a8a8a",
-                markersize=7 if leads else 5,
-                lw=1,
-            )
-            axes.annotate(
-                row["name"],
-                (row[x].mean, row[y].mean),
-                xytext=(5, 5),
-                textcoords="offset points",
-                fontsize=8,
-                color="#222222" if leads else "#777777",
-            )
+            point, spread = (row[x].mean, row[y].mean), (row[x].deviation, row[y].deviation)
+            colour, ink, size = ("#1f5fa8", "#222222", 7) if number in best else ("#8a8a8a", "#777777", 5)
+            axes.errorbar(*point, *spread[::-1], fmt="o", capsize=2, color=colour, markersize=size, lw=1)
+            axes.annotate(row["name"], point, (5, 5), textcoords="offset points", fontsize=8, color=ink)
         line = sorted((shown[number][x].mean, shown[number][y].mean) for number in best)
         axes.step(*zip(*line, strict=True), where="pre", color="#1f5fa8", lw=0.8, alpha=0.5)
         base = next((row for row in rows if row["system"] == "blackbox"), None)
@@ -80,8 +63,19 @@ def draw_frontier(rows: Sequence[Row], file: Path) -> Path | None:
         axes.margins(0.18)
     figure.suptitle("Blue: no other system is better on both axes", fontsize=10)
     set_apart(figure)
+    return save_figure(figure, file)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """In inches, and without the windows of pyplot."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, file: Path, dpi: int = 150) -> Path:
     with replacing(file) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+        figure.savefig(temporary, format="png", dpi=dpi)
     return file
 
 
@@ -139,9 +133,8 @@ class SystemView:
     """The part that each region lies on, or `BACKGROUND`, or `NO_PART`."""
 
     def summary(self) -> str:
-        counts = {label: self.labels.count(label) for label in dict.fromkeys(self.labels)}
         parts = len(set(self.labels) - {BACKGROUND, NO_PART})
-        return f"{parts} parts, {counts.get(BACKGROUND, 0)} of {len(self.labels)} on background"
+        return f"{parts} parts, {self.labels.count(BACKGROUND)} of {len(self.labels)} on background"
 
 
 def choose(systems: Sequence[ComparedSystem], class_name: str | None, image: int) -> tuple[Sample, Sequence[str], str]:
@@ -165,10 +158,7 @@ def draw_side_by_side(
     facts = facts_of(sample, parts)
     image = sample.image.as_subclass(Tensor)
     views = [look(system, image, sample.label, facts) for system in systems]
-    figure = figure_of(views, image, class_name)
-    with replacing(file) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-    return file
+    return save_figure(figure_of(views, image, class_name), file)
 
 
 @torch.inference_mode()
@@ -191,8 +181,7 @@ def look(system: ComparedSystem, image: Tensor, label: int, facts: ImageFacts) -
 def figure_of(views: Sequence[SystemView], image: Tensor, class_name: str) -> Figure:
     """One row per system: all its regions on the image at the left, then each prototype by itself."""
     columns = 1 + max(len(view.labels) for view in views)
-    figure = Figure(figsize=(_TILE * 0.62 * (columns + 0.75), _TILE * len(views) + 1.1), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(_TILE * 0.62 * (columns + 0.75), _TILE * len(views) + 1.1)
     grid = figure.add_gridspec(len(views), columns, width_ratios=[1.75, *([1] * (columns - 1))])
     colours = part_colours(views)
     pixels = image.permute(1, 2, 0).numpy()
@@ -220,15 +209,11 @@ def figure_of(views: Sequence[SystemView], image: Tensor, class_name: str) -> Fi
 
 def part_colours(views: Sequence[SystemView]) -> dict[str, str]:
     """One colour per part, the same for every system; background is red, the object without a part white-grey."""
-    named = sorted({label for view in views for label in view.labels} - {BACKGROUND, NO_PART})
+    present = {label for view in views for label in view.labels}
+    named = sorted(present - {BACKGROUND, NO_PART})
     wheel = matplotlib.colormaps["hsv"](np.linspace(0.08, 0.92, max(len(named), 1)))
     colours = {label: matplotlib.colors.to_hex(colour) for label, colour in zip(named, wheel, strict=False)}
-    present = {label for view in views for label in view.labels}
-    if NO_PART in present:
-        colours[NO_PART] = "#9a9a9a"
-    if BACKGROUND in present:
-        colours[BACKGROUND] = "#e00000"
-    return colours
+    return colours | {label: ink for label, ink in ((NO_PART, "#9a9a9a"), (BACKGROUND, "#e00000")) if label in present}
 
 
 def _show(axes, pixels: np.ndarray) -> None:

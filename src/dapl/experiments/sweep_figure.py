@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
-from dapl.common.files import replacing
 from dapl.common.tables import Spread
+from dapl.experiments.comparison_figures import new_figure, save_figure
 from dapl.experiments.sweep_results import PanelResult, Point
 from dapl.experiments.sweep_space import Interval, show
+from dapl.metrics.registry import NUMBERS
 
 _BLUE, _ORANGE, _GREEN, _INK, _SOFT = "#1f5fa8", "#d1672b", "#3a8f5c", "#222222", "#8a8a8a"
 _METRICS = (
@@ -32,6 +32,7 @@ _SYMBOLS = {
     "model.head_dim": r"$D_1$",
 }
 _LINES = ("#1f5fa8", "#d1672b", "#3a8f5c", "#8a4fa3", "#b8860b", "#4a4a4a")
+_ERRORBAR: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 2.2}
 _LOG_FROM = 100.0
 """Values that span more than this factor stand on a logarithmic axis."""
 PAPER_PANELS = ("contrast", "fg_weight", "fg_threshold")
@@ -51,10 +52,7 @@ def draw_results(folder: Path, results: Sequence[PanelResult], caption: str, spl
         if single:
             figures[f"sweep{ending}.png"] = side_by_side(single, caption, split)
         figures |= {f"{result.panel.name}{ending}.png": one_sweep(result, caption, split) for result in drawn}
-    for name, figure in figures.items():
-        with replacing(folder / name) as temporary:
-            figure.savefig(temporary, format="png", dpi=300)
-    return [folder / name for name in figures]
+    return [save_figure(figure, folder / name, dpi=300) for name, figure in figures.items()]
 
 
 def one_sweep(result: PanelResult, caption: str, split: str) -> Figure:
@@ -62,7 +60,7 @@ def one_sweep(result: PanelResult, caption: str, split: str) -> Figure:
     panel = result.panel
     searched = not panel.is_grid() or len(_lines(result)) > len(_LINES)
     fields = panel.fields() if searched else panel.fields()[:1]
-    figure = _figure(7.2, 0.55 + 2.25 * len(fields))
+    figure = new_figure(7.2, 0.55 + 2.25 * len(fields))
     axes = figure.subplots(len(fields), len(_METRICS), squeeze=False)
     for row, field in zip(axes, fields, strict=True):
         axis = Axis.of(result, field)
@@ -77,9 +75,8 @@ def one_sweep(result: PanelResult, caption: str, split: str) -> Figure:
     if not searched and len(panel.dimensions) > 1:
         handles, labels = axes[0][0].get_legend_handles_labels()
         others = ", ".join(_symbol(field) for field in panel.fields()[1:])
-        figure.legend(
-            handles, labels, title=others, loc="outside right center", frameon=False, fontsize=8, title_fontsize=8
-        )
+        sizes: dict[str, Any] = {"fontsize": 8, "title_fontsize": 8}
+        figure.legend(handles, labels, title=others, loc="outside right center", frameon=False, **sizes)
     figure.suptitle(f"{_math(panel.title)}\n", fontsize=10, color=_INK, x=0.01, ha="left")
     figure.text(0.01, 1 - 0.36 / figure.get_figheight(), caption, fontsize=7.5, color=_SOFT, va="center")
     return figure
@@ -87,7 +84,7 @@ def one_sweep(result: PanelResult, caption: str, split: str) -> Figure:
 
 def side_by_side(results: Sequence[PanelResult], caption: str, split: str) -> Figure:
     """As the paper's ablation figure: a panel for each sweep, with accuracy above, Coverage and Diversity below."""
-    figure = _figure(max(4.0, 2.55 * len(results) + 0.4), 3.6)
+    figure = new_figure(max(4.0, 2.55 * len(results) + 0.4), 3.6)
     rows = figure.subplots(2, len(results), squeeze=False, sharey="row", height_ratios=(1, 1.3))
     for column, result in enumerate(results):
         axis = Axis.of(result, result.panel.fields()[0])
@@ -174,21 +171,11 @@ def _errorbar(
     pairs = sorted(((x, spread) for x, spread in found if spread is not None), key=lambda pair: pair[0])
     if not pairs:
         return
-    factor = 100 if name == "accuracy" else 1
-    xs = [x for x, _ in pairs]
+    factor = 100 if NUMBERS[name].percent else 1
     deviations = [factor * (spread.deviation or 0) for _, spread in pairs]
-    axes.errorbar(
-        xs,
-        [factor * spread.mean for _, spread in pairs],
-        deviations if any(deviations) else None,
-        color=colour,
-        marker=mark,
-        markersize=4,
-        linewidth=1.4,
-        elinewidth=0.9,
-        capsize=2.2,
-        label=label or _METRICS[[m[0] for m in _METRICS].index(name)][1].removesuffix(" (%)"),
-    )
+    places, means = [x for x, _ in pairs], [factor * spread.mean for _, spread in pairs]
+    bars, name_shown = deviations if any(deviations) else None, label or NUMBERS[name].heading
+    axes.errorbar(places, means, bars, color=colour, marker=mark, label=name_shown, **_ERRORBAR)
     if len(pairs[0][1].values) > 1:
         dots = [(x, factor * value) for x, spread in pairs for value in spread.values]
         axes.plot(*zip(*dots, strict=True), ".", color=colour, alpha=0.3, markersize=3, zorder=1)
@@ -215,7 +202,7 @@ def _lines(result: PanelResult) -> dict[str, list[Point]]:
 
 def _scatter(axes: Axes, points: Sequence[Point], axis: Axis, name: str, split: str, colour: str) -> None:
     """Every point of a search; the best ones stand out."""
-    factor = 100 if name == "accuracy" else 1
+    factor = 100 if NUMBERS[name].percent else 1
     for best in (False, True):
         spreads = [(axis.position(p.values[axis.field]), _spread(p, name, split)) for p in points if p.is_best == best]
         pairs = [(x, factor * spread.mean) for x, spread in spreads if spread is not None]
@@ -230,19 +217,12 @@ def _spread(point: Point, name: str, split: str) -> Spread | None:
     return spread if spread is not None and math.isfinite(spread.mean) else None
 
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _style(axes: Axes) -> None:
     axes.tick_params(labelsize=8, color=_SOFT)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _symbol(field: str) -> str:
@@ -251,9 +231,6 @@ def _symbol(field: str) -> str:
 
 def _math(title: str) -> str:
     """The paper's symbols in a title."""
-    for plain, symbol in (
-        ("τ_bg", _SYMBOLS["loss.foreground.threshold"]),
-        ("λ_fg", _SYMBOLS["loss.foreground.weight"]),
-    ):
-        title = title.replace(plain, symbol)
+    for plain, field in (("τ_bg", "loss.foreground.threshold"), ("λ_fg", "loss.foreground.weight")):
+        title = title.replace(plain, _SYMBOLS[field])
     return title
