@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, parse_config
 from dapl.data.build import build_splits, check_dataset, hand_over
-from dapl.data.sample import Sample, Splits, Subset
+from dapl.data.sample import Sample, Splits, Subset, train_validation
 from dapl.data.toybirds import ToyBirds
 from dapl.evaluation import evaluate
 from dapl.runs.run import Run
@@ -42,8 +40,7 @@ class Wrapped:
 
 
 def splits(**broken: Any) -> Splits:
-    train_set = Wrapped("train", 4, **broken)
-    return Splits(Subset(train_set, [0, 1, 2, 4, 5, 6]), Subset(train_set, [3, 7]), Wrapped("test", 2))
+    return Splits(*train_validation(Wrapped("train", 4, **broken), share=0.25), Wrapped("test", 2))
 
 
 def config_in(folder: Path, **sections: Any) -> Config:
@@ -63,47 +60,45 @@ def config_in(folder: Path, **sections: Any) -> Config:
     )
 
 
-def test_train_and_evaluate(tmp_path: Path) -> None:
-    run = train(config_in(tmp_path), tmp_path / "run", quiet=True, splits=splits())
-    assert run.class_names() == list(splits().train.classes)
-    assert run.config().data.name == "given"
-    result = evaluate(run.folder, splits=splits(), quiet=True)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("handed-over")
+    return train(config_in(folder), folder / "run", quiet=True, splits=splits())
+
+
+def test_train_and_evaluate(trained: Run) -> None:
+    assert trained.class_names() == list(splits().train.classes)
+    assert trained.config().data.name == "given"
+    result = evaluate(trained.folder, splits=splits(), quiet=True)
     assert result.protocol["images"] == 4
     assert result.protocol["part_mode"] == "exact"
     assert 0 <= result.numbers["coverage"].value <= 1
-    assert {record["image"] for record in run.read_prototypes()} <= set(splits().train.names)
+    assert {record["image"] for record in trained.read_prototypes()} <= set(splits().train.names)
 
 
-def test_it_gives_the_weights_that_the_same_data_gives_by_name(tmp_path: Path) -> None:
+def test_it_gives_the_weights_that_the_same_data_gives_by_name(trained: Run, tmp_path: Path) -> None:
     """Handed over or named in the config: the data is the same, so the run is."""
-    named = config_in(
-        tmp_path,
-        data={"name": "toybirds", "classes": 2, "images_per_class": 4, "test_images_per_class": 2, "image_size": 64},
-    )
+    counts = {"classes": 2, "images_per_class": 4, "test_images_per_class": 2}
+    named = config_in(tmp_path, data={"name": "toybirds", "image_size": 64, "validation_share": 0.25, **counts})
+    assert list(build_splits(named.data).train.names) == list(splits().train.names)
     one = train(named, tmp_path / "named", quiet=True)
-    other = train(config_in(tmp_path), tmp_path / "given", quiet=True, splits=build_splits(named.data))
-    a, b = load_file(one.best), load_file(other.best)
+    a, b = load_file(one.best), load_file(trained.best)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_resume(tmp_path: Path) -> None:
-    run = train(config_in(tmp_path), tmp_path / "run", quiet=True, splits=splits())
-    again = train(run.config(), run.folder, resume=True, quiet=True, splits=splits())
-    assert again.folder == run.folder
+def test_resume(trained: Run) -> None:
+    again = train(trained.config(), trained.folder, resume=True, quiet=True, splits=splits())
+    assert again.folder == trained.folder
     with pytest.raises(DaplError, match="handed over in Python"):
-        train(run.config(), run.folder, resume=True, quiet=True)
-    assert run.last.exists()
+        train(trained.config(), trained.folder, resume=True, quiet=True)
+    assert trained.last.exists()
 
 
-SCRIPT = '''
+MODULE = '''
 from dataclasses import dataclass
-from pathlib import Path
 
-from dapl.config import load_config
-from dapl.data.sample import Splits
 from dapl.data.toybirds import ToyBirds
-from dapl.training.trainer import train
 
 
 @dataclass(frozen=True)
@@ -128,36 +123,23 @@ class Frozen:
 
 def frozen(split, count):
     birds = ToyBirds(classes=2, images_per_class=count, size=64, split=split)
-    known = (tuple(value) for value in (birds.classes, birds.parts, birds.labels, birds.names))
-    return Frozen(*known, birds.has_masks, birds.fingerprint, split, count)
-
-
-if __name__ == "__main__":
-    data = Splits(frozen("train", 4), frozen("test", 1), frozen("test", 2))
-    run = train(load_config(Path("two.yaml")), Path("run"), quiet=True, splits=data)
-    print(run.class_names())
+    lists = (tuple(value) for value in (birds.classes, birds.parts, birds.labels, birds.names))
+    return Frozen(*lists, birds.has_masks, birds.fingerprint, split, count)
 '''
 
 
 @pytest.mark.slow
-def test_two_processes(tmp_path: Path) -> None:
+def test_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The data sets travel to processes that were started anew."""
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "frozen_birds.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    frozen = importlib.import_module("frozen_birds").frozen
     runtime = {"accelerator": "cpu", "workers": 0, "devices": 2}
-    config = config_in(tmp_path, runtime=runtime, schedule=[{"stage": "warm_up", "epochs": 1}])
-    (tmp_path / "two.yaml").write_text(dump_config(config))
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(list(splits().train.classes))
-    assert Run(tmp_path / "run").prototypes_file.exists()
+    config = config_in(tmp_path, runtime=runtime, schedule=[{"stage": "project"}])
+    data = Splits(frozen("train", 4), frozen("test", 1), frozen("test", 2))
+    run = train(config, tmp_path / "run", quiet=True, splits=data)
+    assert run.class_names() == list(splits().train.classes)
+    assert run.prototypes_file.exists()
 
 
 # --- what does not fit ----------------------------------------------------------------------------------------------
