@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import os
 import shutil
@@ -245,7 +247,7 @@ def face_videos(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[
 
     root = tmp_path_factory.mktemp("FaceForensics++")
     photograph = Image.fromarray(astronaut()).crop((110, 20, 350, 230))
-    looks = {
+    tints = {
         "original_sequences/youtube": (1.0, 1.0, 1.0),
         "manipulated_sequences/Deepfakes": (1.0, 0.8, 0.8),
         "manipulated_sequences/Face2Face": (0.8, 1.0, 0.8),
@@ -257,7 +259,7 @@ def face_videos(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[
         (root / "splits" / f"{split}.json").write_text(json.dumps(pairs))
         for pair in pairs:
             for target, source in (pair, pair[::-1]):
-                for above, tint in looks.items():
+                for above, tint in tints.items():
                     name = target if above.startswith("original") else f"{target}_{source}"
                     turn = (int(target) - 2.5) * (3 if above.startswith("original") else 2)
                     frames = [
@@ -266,6 +268,18 @@ def face_videos(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[
                     ]
                     write_video(root / above / "c23" / "videos" / f"{name}.mp4", frames)
     return root
+
+
+@pytest.fixture(scope="session")
+def prepared_faces(face_videos: Path, face_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The videos as `dapl prepare faceforensics` leaves them, and what it said. Copy them before you change them."""
+    from dapl.cli import main
+
+    out, said = tmp_path_factory.mktemp("faces") / "out", io.StringIO()
+    options = ["--frames", "3", "--size", "96", "--face-model", str(face_model), "--quiet"]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        assert main(["prepare", "faceforensics", str(face_videos), str(out), *options]) == 0
+    return out, said.getvalue()
 
 
 @pytest.fixture(scope="session")

@@ -25,12 +25,9 @@ CLASSES = ["real", "Deepfakes", "Face2Face", "FaceSwap", "NeuralTextures"]
 
 
 @pytest.fixture(scope="module")
-def made(face_videos: Path, face_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared once; leave it as it is."""
-    out = tmp_path_factory.mktemp("faces") / "out"
-    options = ["--frames", "3", "--size", "96", "--face-model", str(face_model), "--quiet"]
-    assert main(["prepare", "faceforensics", str(face_videos), str(out), *options]) == 0
-    return out
+def made(prepared_faces: tuple[Path, str]) -> Path:
+    """Leave it as it is."""
+    return prepared_faces[0]
 
 
 @pytest.fixture

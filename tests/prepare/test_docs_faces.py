@@ -74,7 +74,7 @@ def test_the_first_command_and_the_python(
     monkeypatch.setenv("DAPL_FACE_MODEL", str(face_model))
     (tmp_path / "FaceForensics++").symlink_to(face_videos, target_is_directory=True)
     words = shlex.split(next(line for line in COMMANDS if " prepare " in line))[1:]
-    words[words.index("--workers") + 1] = "2"
+    words[words.index("--workers") + 1] = "1"
     assert main([*words, "--frames", "1", "--size", "64"]) == 0
     capsys.readouterr()
     [code] = [text for language, text in BLOCKS if language == "python"]

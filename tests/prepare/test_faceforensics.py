@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -42,6 +41,20 @@ def root(face_videos: Path, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.fixture(scope="module")
+def small(face_videos: Path, face_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real and Deepfakes prepared with `OPTIONS`; copy it before you change it."""
+    out = tmp_path_factory.mktemp("small") / "out"
+    assert prepare(face_videos, out, "--face-model", str(face_model)) == 0
+    return out
+
+
+@pytest.fixture
+def done(small: Path, tmp_path: Path) -> Path:
+    """A copy of one's own."""
+    return Path(shutil.copytree(small, tmp_path / "done"))
+
+
 def prepare(root: Path, out: Path, *options: str) -> int:
     return main(["prepare", "faceforensics", str(root), str(out), "--methods", "Deepfakes", *OPTIONS, *options])
 
@@ -58,20 +71,17 @@ def content(out: Path) -> dict[str, bytes]:
     }
 
 
-def test_all_five_classes(face_videos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    arguments = ["prepare", "faceforensics", str(face_videos), str(out), "--frames", "2", "--size", "64", "--quiet"]
-    assert main(arguments) == 0
+def test_all_five_classes(face_videos: Path, prepared_faces: tuple[Path, str]) -> None:
+    out, said = prepared_faces
     lines = manifest(out)
     assert Counter((line["split"], line["label"]) for line in lines) == {
-        (split, label): 4
+        (split, label): 6
         for split in ("train", "val", "test")
         for label in ("real", "Deepfakes", "Face2Face", "FaceSwap", "NeuralTextures")
     }
-    shown = capsys.readouterr()
-    assert "NeuralTextures" in shown.out
-    assert str(out / "manifest.jsonl") in shown.out
-    assert shown.err == ""
+    assert "NeuralTextures" in said
+    assert str(out / "manifest.jsonl") in said
+    assert "left out" not in said
     for line in lines:
         assert line["face"] is True
         assert line["faces"] == 1
@@ -83,13 +93,12 @@ def test_all_five_classes(face_videos: Path, tmp_path: Path, capsys: pytest.Capt
         mask = np.asarray(Image.open(out / line["file"].replace(".png", "-mask.png")))
         assert set(np.unique(mask)) == {0, 255}
         assert line["mask_area"] == pytest.approx((mask > 0).mean(), abs=1e-4)
-        assert Image.open(out / line["file"]).size == (64, 64)
+        assert Image.open(out / line["file"]).size == (96, 96)
 
 
-def test_no_identity_is_in_two_splits(root: Path, tmp_path: Path) -> None:
-    prepare(root, tmp_path / "out")
+def test_no_identity_is_in_two_splits(prepared_faces: tuple[Path, str]) -> None:
     seen: dict[str, set[str]] = {}
-    for line in manifest(tmp_path / "out"):
+    for line in manifest(prepared_faces[0]):
         for one in Path(line["source"]).stem.split("_"):
             seen.setdefault(one, set()).add(line["split"])
     assert len(seen) == 6
@@ -107,17 +116,16 @@ def test_the_hull_mask_is_that_of_the_saved_landmarks(root: Path, tmp_path: Path
         assert (mask & other).sum() / (mask | other).sum() >= 0.98
 
 
-def test_the_cut_out_is_what_the_manifest_says(root: Path, tmp_path: Path, write_video: Callable[..., None]) -> None:
+def test_the_cut_out_is_what_the_manifest_says(face_videos: Path, prepared_faces: tuple[Path, str]) -> None:
     """The crop's place in the frame, and the frame in the video."""
     import av
 
-    out = tmp_path / "out"
-    prepare(root, out)
-    for line in manifest(out)[:4]:
-        with av.open(str(root / line["source"])) as container:
+    out = prepared_faces[0]
+    for line in manifest(out)[::20]:
+        with av.open(str(face_videos / line["source"])) as container:
             frame = list(container.decode(video=0))[line["frame"]].to_ndarray(format="rgb24")
         left, top, side = line["crop"]
-        expected = np.asarray(Image.fromarray(frame[top : top + side, left : left + side]).resize((64, 64)))
+        expected = np.asarray(Image.fromarray(frame[top : top + side, left : left + side]).resize((96, 96)))
         found = np.asarray(Image.open(out / line["file"]))
         assert np.abs(found.astype(int) - expected).mean() < 1
 
@@ -197,28 +205,25 @@ def test_the_same_command_again_does_nothing_and_says_the_same(root: Path, tmp_p
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/*/*/*")} == stamps
 
 
-def test_a_video_put_right_is_taken_in(root: Path, face_videos: Path, tmp_path: Path) -> None:
+def test_a_video_put_right_is_taken_in(root: Path, face_videos: Path, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (root / REAL / "000.mp4").write_bytes(b"")
     (root / REAL / "001.mp4").unlink()
     assert prepare(root, out) == 1
-    shutil.copy(face_videos / REAL / "000.mp4", root / REAL / "000.mp4")
-    shutil.copy(face_videos / REAL / "001.mp4", root / REAL / "001.mp4")
+    for name in ("000.mp4", "001.mp4"):
+        shutil.copy2(face_videos / REAL / name, root / REAL / name)
     assert prepare(root, out) == 0
-    whole = tmp_path / "whole"
-    prepare(root, whole)
-    assert content(out) == content(whole)
+    assert content(out) == content(small)
 
 
-def test_workers_give_the_same_files(root: Path, tmp_path: Path) -> None:
-    assert prepare(root, tmp_path / "one") == 0
+def test_workers_give_the_same_files(root: Path, small: Path, tmp_path: Path) -> None:
     assert prepare(root, tmp_path / "two", "--workers", "2") == 0
-    assert content(tmp_path / "one") == content(tmp_path / "two")
+    assert content(tmp_path / "two") == content(small)
 
 
 def start(root: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "dapl", "prepare", "faceforensics", str(root), str(out), "--methods", "Deepfakes"]
-    return subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen([*command, *OPTIONS, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
@@ -229,13 +234,20 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes] | None =
     raise AssertionError("waited for a minute")
 
 
+@pytest.fixture(scope="module")
+def whole(face_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All six frames of each video, so that there is time to kill the process at work."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    prepare(face_videos, out, "--frames", "6")
+    return out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_killed_and_started_again_it_goes_on(root: Path, tmp_path: Path, workers: str) -> None:
-    options = ("--frames", "4", "--size", "96", "--workers", workers)
+def test_killed_and_started_again_it_goes_on(root: Path, whole: Path, tmp_path: Path, workers: str) -> None:
     out = tmp_path / "out"
-    process = start(root, out, *options)
-    wait_for(lambda: len(list(out.glob("*/*/*/video.json"))) >= 3, process)
+    process = start(root, out, "--frames", "6", "--workers", workers)
+    wait_for(lambda: len(list(out.glob("*/*/*/video.json"))) >= 2, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     workers_of = [int(pid) for pid in children.read_text().split()] if children.exists() else []
     assert process.poll() is None, "it was through before it could be killed"
@@ -248,11 +260,10 @@ def test_killed_and_started_again_it_goes_on(root: Path, tmp_path: Path, workers
     leftover = out / "train" / "real" / ".000.99999.tmp"
     leftover.mkdir(parents=True)
     (leftover / "00000.png").write_bytes(b"half an image")
-    assert prepare(root, out, "--refine", "grabcut", *options) == 0
+    assert prepare(root, out, "--frames", "6") == 0
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in done.items())
     assert not list(out.rglob("*.tmp"))
-    prepare(root, tmp_path / "whole", "--refine", "grabcut", *options)
-    assert content(out) == content(tmp_path / "whole")
+    assert content(out) == content(whole)
 
 
 def alive(pid: int) -> bool:
@@ -263,13 +274,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_other_settings_are_refused(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    prepare(root, out)
-    before = content(out)
-    assert prepare(root, out, "--size", "80") == 2
+def test_other_settings_are_refused(root: Path, done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = content(done)
+    assert prepare(root, done, "--size", "80") == 2
     assert "was prepared with another size (64 then, 80 now)" in capsys.readouterr().err
-    assert content(out) == before
+    assert content(done) == before
 
 
 def test_a_folder_of_something_else_is_left_alone(root: Path, tmp_path: Path, capsys) -> None:
@@ -285,16 +294,14 @@ def test_a_file_where_the_folder_should_be(root: Path, tmp_path: Path, capsys: p
     assert "cannot be made a folder" in capsys.readouterr().err
 
 
-def test_a_disk_that_takes_no_more(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_takes_no_more(root: Path, done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file in the way of a folder stands for it: the system refuses to write, half of the videos are through."""
-    out = tmp_path / "out"
-    prepare(root, out)
-    shutil.rmtree(out / "test")
-    (out / "test").write_text("…")
-    assert prepare(root, out) == 2
+    shutil.rmtree(done / "test")
+    (done / "test").write_text("…")
+    assert prepare(root, done) == 2
     assert "the same command goes on where it stopped" in capsys.readouterr().err
-    (out / "test").unlink()
-    assert prepare(root, out) == 0
+    (done / "test").unlink()
+    assert prepare(root, done) == 0
 
 
 def test_two_at_once_are_refused(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,21 +341,8 @@ def test_a_bad_model_in_a_worker_reaches_the_user(root: Path, tmp_path: Path, ca
     assert "not a model of MediaPipe's Face Landmarker" in capsys.readouterr().err
 
 
-def test_progress_says_what_is_done_already(root: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    prepare(root, out)
-    shutil.rmtree(out / "val" / "real" / "002")
-    command = [
-        sys.executable,
-        "-m",
-        "dapl",
-        "prepare",
-        "faceforensics",
-        str(root),
-        str(out),
-        "--methods",
-        "Deepfakes",
-        *(option for option in OPTIONS if option != "--quiet"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
-    assert done.stderr == "11 of 12 videos are done already\n"
+def test_progress_says_what_is_done_already(root: Path, done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(done / "val" / "real" / "002")
+    options = [option for option in OPTIONS if option != "--quiet"]
+    assert main(["prepare", "faceforensics", str(root), str(done), "--methods", "Deepfakes", *options]) == 0
+    assert capsys.readouterr().err == "11 of 12 videos are done already\n"

@@ -65,9 +65,9 @@ def _background_features(birds: ToyBirds) -> np.ndarray:
     return np.array(rows).reshape(len(rows), -1)
 
 
-def _accuracy_from_background(cue: float, classes: int = 20, images: int = 5) -> float:
-    train = ToyBirds(classes, images, 64, background_cue=cue)
-    test = ToyBirds(classes, images, 64, background_cue=cue, split="test")
+def _accuracy_from_background(cue: float, classes: int = 10, images: int = 4) -> float:
+    train = ToyBirds(classes, images, 40, background_cue=cue)
+    test = ToyBirds(classes, images, 40, background_cue=cue, split="test")
     centroids = _background_features(train).reshape(classes, images, -1).mean(axis=1)
     distances = np.square(_background_features(test)[:, None] - centroids).sum(axis=2)
     return float((distances.argmin(axis=1) == np.array(test.labels)).mean())
@@ -75,4 +75,4 @@ def _accuracy_from_background(cue: float, classes: int = 20, images: int = 5) ->
 
 def test_the_background_tells_the_class_with_the_cue_and_not_without():
     assert _accuracy_from_background(cue=1.0) > 0.8
-    assert _accuracy_from_background(cue=0.0) < 0.15  # chance: 0.05
+    assert _accuracy_from_background(cue=0.0) < 0.2  # chance: 0.1
