@@ -138,8 +138,13 @@ def test_a_model_of_other_classes_or_shapes_is_refused(birds: ToyBirds):
 def protopnet_state(architecture: str, classes: int = 3, per_class: int = 2, width: int = 8) -> dict[str, Tensor]:
     """A state dict as ``PPNet.state_dict()`` of github.com/cfchen-duke/ProtoPNet has it, random weights."""
     torch.manual_seed(0)
-    network = torchvision.models.get_model(architecture, weights=None)
-    keep = {k: v for k, v in network.state_dict().items() if not k.startswith(("fc.", "classifier.", "avgpool."))}
+    with torch.device("meta"):  # only the names and shapes: the classifier of a VGG has 120 million random numbers
+        shapes = torchvision.models.get_model(architecture, weights=None).state_dict()
+    keep = {
+        name: torch.randn(like.shape) * 0.05 if like.ndim > 1 else torch.rand(like.shape).to(like.dtype)
+        for name, like in shapes.items()
+        if not name.startswith(("fc.", "classifier.", "avgpool."))
+    }
     channels = {"resnet18": 512, "vgg11": 512, "densenet121": 1024}[architecture]
     prototypes = classes * per_class
     own = torch.eye(classes).repeat_interleave(per_class, dim=1)

@@ -123,7 +123,7 @@ def test_no_scope_finds_prototypes_in_a_black_box(scope: str, blackbox: Path) ->
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ProtoPShare with prototypes of several classes, and of several numbers a class."""
+    """A ProtoPShare with prototypes of several classes, and of several numbers per class."""
     folder = tmp_path_factory.mktemp("protopshare")
     model = {"prototypes_per_class": 4, "width": 8}
     stages = [{"stage": "warm_up", "epochs": 1, "batch_size": 16}, {"stage": "project"}]

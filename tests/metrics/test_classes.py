@@ -1,12 +1,8 @@
-"""The classes: means of the functions over batches and over processes. Run as a script, this file is one process."""
+"""The classes: means of the functions over batches and over processes."""
 
 from __future__ import annotations
 
-import json
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import dapl.common.operators  # noqa: F401  (before torchmetrics)
 
@@ -151,32 +147,6 @@ def test_batches_of_any_size_give_the_same(whole) -> None:
     assert_same(split, whole)
 
 
-@pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one(whole, tmp_path: Path) -> None:
-    """The first process has three images more than the second, and one of them no visible part."""
-    command = [sys.executable, __file__, str(tmp_path / "meeting"), str(tmp_path / "values.json")]
-    processes = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
-    got = json.loads((tmp_path / "values.json").read_text())
-    assert_same(got, whole)
-
-
-def one_of_two_processes(meeting: str, out: str, rank: int) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    rows = list(range(13)) if rank == 0 else list(range(13, IMAGES))
-    computed = values(updated([rows[:4], rows[4:]]))
-    if rank == 0:
-        Path(out).write_text(json.dumps(computed))
-    torch.distributed.destroy_process_group()
-
-
 def test_images_without_visible_parts_are_counted() -> None:
     metric = Coverage()
     metric.update(**{name: batch()[name] for name in ("assigned", "visible", "kept")})
@@ -301,7 +271,3 @@ def test_a_refused_batch_leaves_no_trace() -> None:
     with pytest.raises(DaplError):
         metric.update(torch.ones(2, 4, 4).bool(), torch.ones(2, 5).bool())
     assert metric.images == 0
-
-
-if __name__ == "__main__":
-    one_of_two_processes(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -113,7 +113,7 @@ def _backbone(architecture: str, state: StateDict, path: Path) -> nn.Module:
         raise DaplError(
             f"architecture: '{architecture}' is not one of ProtoPNet's{nearest(architecture, ARCHITECTURES)}"
         )
-    with torch.random.fork_rng(devices=[]):
+    with torch.device("meta"):  # no random numbers are drawn: every tensor comes from the file
         network = torchvision.models.get_model(architecture, weights=None)
     if architecture.startswith("resnet"):
         whole = nn.Sequential()
@@ -124,8 +124,7 @@ def _backbone(architecture: str, state: StateDict, path: Path) -> nn.Module:
         whole.add_module("features", network.features)
         if architecture.startswith("densenet"):
             whole.add_module("final_relu", nn.ReLU())
-    _fill(whole, state, f"{path}: features of {architecture}")
-    return whole
+    return _filled(whole, state, f"{path}: features of {architecture}")
 
 
 def _addon(state: StateDict, path: Path) -> nn.Module:
@@ -136,11 +135,10 @@ def _addon(state: StateDict, path: Path) -> nn.Module:
         weight = state[f"{number}.weight"]
         layers.add_module(str(number), nn.Conv2d(weight.shape[1], weight.shape[0], 1))
         layers.add_module(str(number + 1), nn.Sigmoid() if number == numbers[-1] else nn.ReLU())
-    _fill(layers, state, f"{path}: add_on_layers")
-    return layers
+    return _filled(layers, state, f"{path}: add_on_layers")
 
 
-def _fill(module: nn.Module, state: StateDict, what: str) -> None:
+def _filled(module: nn.Module, state: StateDict, what: str) -> nn.Module:
     own = module.state_dict()
     state = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
     wrong = [f"{name} is missing" for name in own if name not in state and not name.endswith("num_batches_tracked")]
@@ -152,4 +150,6 @@ def _fill(module: nn.Module, state: StateDict, what: str) -> None:
     ]
     if wrong:
         raise DaplError(f"{what} do not fit: {'; '.join(wrong[:3])}. Is it another architecture?")
+    module = module.to_empty(device="cpu")
     module.load_state_dict(state, strict=False)
+    return module

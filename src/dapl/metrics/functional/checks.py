@@ -95,7 +95,7 @@ def counted(assigned: Tensor, visible: Tensor | None, kept: Tensor | None) -> tu
 
 
 Generators = torch.Generator | Sequence[torch.Generator]
-"""One for the whole batch, or one an image: then the draw of an image depends on neither batch nor process."""
+"""One for the whole batch, or one per image: then the draw of an image depends on neither batch nor process."""
 
 
 def check_flags(tensor: Tensor, name: str, axes: str) -> None:
@@ -151,10 +151,10 @@ def check_same_shape(a: Tensor, b: Tensor, names: str) -> None:
 def drawn(
     shape: Sequence[int], generator: Generators, draw: Callable[[Sequence[int], torch.Generator], Tensor]
 ) -> Tensor:
-    """Random numbers of a batch's shape, from one generator for all images or from one an image."""
+    """Random numbers of a batch's shape, from one generator for all images or from one per image."""
     if isinstance(generator, torch.Generator):
         return draw(shape, generator)
     if not shape or len(generator) != shape[0]:
         images = shape[0] if shape else "no batch of"
-        raise DaplError(f"there are {len(generator)} generators for {images} images: give one, or one an image.")
+        raise DaplError(f"there are {len(generator)} generators for {images} images: give one, or one per image.")
     return torch.stack([draw(shape[1:], each) for each in generator])

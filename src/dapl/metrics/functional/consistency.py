@@ -103,7 +103,7 @@ def corresponding_parts(
     .. math:: o_{jk} = [\, k \text{ visible},\ |x_k - x_j| \le \text{half_size},\ |y_k - y_j| \le \text{half_size} \,]
 
     with the pixels :math:`(x_k, y_k)` of the keypoint and :math:`(x_j, y_j)` of `peaks`, bounds included: the box of
-    "72 px" of the paper holds 73 pixels a side. A part whose keypoint lies outside the image is not visible.
+    "72 px" of the paper holds 73 pixels per side. A part whose keypoint lies outside the image is not visible.
 
     No model pass beyond the one that gave the maps.
 
@@ -243,7 +243,7 @@ def perturb(
 
     Args:
         images: (…, channels, H, W), uint8, or floating point in [0, 1].
-        std: σ, one number a channel: ``model.backbone.std``.
+        std: σ, one number per channel: ``model.backbone.std``.
         generator: one for all images, or one per image (the first axis) as `dapl.common.seeds.generator` makes
             them, so that the noise of an image depends on neither batch nor process.
         noise_std: 0.2 as published.
@@ -268,7 +268,7 @@ def perturb(
         )
     deviation = torch.as_tensor(std, dtype=torch.float32, device=images.device).reshape(-1, 1, 1)
     if len(deviation) != images.shape[-3]:
-        raise DaplError(f"std must be one number a channel, but is {len(deviation)} for {images.shape[-3]} channels.")
+        raise DaplError(f"std must be one number per channel, but is {len(deviation)} for {images.shape[-3]} channels.")
     images = images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
     noise = drawn(images.shape, generator, lambda shape, g: torch.randn(shape, generator=g, device=g.device))
     return images + (noise * noise_std).clamp_(-clip, clip).to(images.device) * deviation

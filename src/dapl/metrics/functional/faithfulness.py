@@ -40,18 +40,18 @@ def blur_out(images: Tensor, regions: Tensor, sigma: float = 10.0) -> Tensor:
 
     .. math:: x'[i] = \begin{cases} (G_\sigma * x)[i] & i \in A \\ x[i] & \text{else} \end{cases}
 
-    A Gaussian blur as two matrix products, one an axis; at the border the weights that are left are scaled to sum to
+    A Gaussian blur as two matrix products, one per axis; at the border the weights that are left are scaled to sum to
     one, so that a plain image stays as it is. A blur removes what a prototype can be similar to and, unlike a grey or
     black patch, brings no edges (Fong & Vedaldi, "Interpretable Explanations of Black Boxes by Meaningful
     Perturbation", ICCV 2017, whose σ of 10 px is the default).
 
     Args:
         images: (…, channels, H, W), uint8, or floating point in [0, 1].
-        regions: bool (…, H, W) for one region an image, or (…, M, H, W) for M.
+        regions: bool (…, H, W) for one region per image, or (…, M, H, W) for M.
         sigma: in pixels.
 
     Returns:
-        floating point in [0, 1], the shape of images; (…, M, channels, H, W) for M regions an image.
+        floating point in [0, 1], the shape of images; (…, M, channels, H, W) for M regions per image.
 
     Example:
         >>> import torch
@@ -69,7 +69,7 @@ def blur_out(images: Tensor, regions: Tensor, sigma: float = 10.0) -> Tensor:
     check_same_grid(images, regions, "images and regions")
     batch, extra = images.shape[:-3], regions.ndim - images.ndim + 1
     if extra not in (0, 1) or regions.shape[: len(batch)] != batch:
-        raise DaplError(f"regions must be one or M an image, but are {shape_of(regions)} for {shape_of(images)}.")
+        raise DaplError(f"regions must be one or M per image, but are {shape_of(regions)} for {shape_of(images)}.")
     images = images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
     rows, columns = (_gaussian(side, sigma, images) for side in images.shape[-2:])
     with torch.autocast(images.device.type, enabled=False):
@@ -96,7 +96,7 @@ def random_regions(regions: Tensor, generator: Generators) -> Tensor:
 
     Args:
         regions: bool (…, H, W).
-        generator: one for all; or one an image (the first axis), so that the draw for an image depends on neither
+        generator: one for all; or one per image (the first axis), so that the draw for an image depends on neither
             batch nor process.
 
     Returns:
@@ -131,7 +131,7 @@ def faithfulness(before: Tensor, blurred: Tensor, random: Tensor, measured: Tens
 
     Means over all (image, prototype). For DAPL, whose attention mixes places, it says whether the region shown is
     where the evidence came from. Costs two more model passes for each (image, prototype) measured: two over the images
-    if one prototype an image is measured (that of the largest contribution, or one drawn), 2·M for M.
+    if one prototype per image is measured (that of the largest contribution, or one drawn), 2·M for M.
 
     Ours; deletion against chance, after Fong & Vedaldi (2017) and PixPNet's relevance ordering test.
 

@@ -27,7 +27,7 @@ def part_masks(
     boxes: Tensor | None = None,
     masks: Tensor | None = None,
 ) -> Tensor:
-    r"""One mask a part, from one point a part.
+    r"""One mask per part, from one point per part.
 
     .. math:: M_k = \{x : \lVert x - \text{keypoint}_k \rVert \le \text{radius} \cdot \sqrt{\text{area of the box}}\}
 
@@ -70,7 +70,7 @@ def part_masks(
     height, width = (size, size) if isinstance(size, int) else size
     visible = _check(keypoints, visible, mode, radius, radius_of)
     if boxes is not None and boxes.shape != (*keypoints.shape[:-2], 4):
-        raise DaplError(f"boxes must be (…, 4), one an image, but {shape_of(boxes)} do not fit {shape_of(keypoints)}.")
+        raise DaplError(f"boxes must be (…, 4), one per image, but {shape_of(boxes)} do not fit {shape_of(keypoints)}.")
     foreground = None if masks is None else _foreground(masks, keypoints, height, width)
     x, y = keypoints.to(torch.float32).unbind(-1)
     visible = visible & (x >= 0) & (x <= width) & (y >= 0) & (y <= height)

@@ -160,7 +160,7 @@ def top_images(scores: Tensor, top: int = 10, images: Tensor | None = None) -> T
         raise DaplError(f"top must be at least 1 image, but is {top}.")
     numbers = torch.arange(len(scores), device=scores.device) if images is None else images.to(scores.device)
     if numbers.shape != scores.shape[:1]:
-        raise DaplError(f"images must be one number an image, but are {shape_of(numbers)} for {len(scores)} images.")
+        raise DaplError(f"images must be one number per image, but are {shape_of(numbers)} for {len(scores)} images.")
     return ranked(scores.detach().mT, numbers.expand(scores.shape[1], -1))[:, :top]
 
 

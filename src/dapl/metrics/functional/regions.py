@@ -141,7 +141,7 @@ def iou(regions: Tensor, images: Tensor | None = None) -> Tensor:
     if images is None:
         return values
     if images.shape != regions.shape[:-2]:
-        raise DaplError(f"images must name one image a region, but {shape_of(images)} do not fit {shape_of(regions)}.")
+        raise DaplError(f"images must be one image per region, but {shape_of(images)} do not fit {shape_of(regions)}.")
     return values * (images.unsqueeze(-1) == images.unsqueeze(-2))
 
 
@@ -170,7 +170,7 @@ def shared_pixels(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shared_bits(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """As `shared_pixels` for sets (n, I, pixels) and (n, J, pixels), 64 pixels a word: a fifth of a product's time.
+    """As `shared_pixels` for sets (n, I, pixels) and (n, J, pixels), 64 pixels per word: a fifth of a product's time.
 
     And no threads: waiting for each other costs them more than the work where others use the machine too.
     """

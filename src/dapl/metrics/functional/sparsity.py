@@ -49,7 +49,7 @@ def sparsity(
     groups: Tensor | None = None,
     decimals: int = 8,
 ) -> Tensor:
-    r"""ProtoPNeXt's prototype sparsity: 1 for one prototype a class, less the more there are.
+    r"""ProtoPNeXt's prototype sparsity: 1 for one prototype per class, less the more there are.
 
     .. math:: \frac{C (1 + 1/HW)}{U + U_\text{parts}/HW} = \frac{C}{U}
 

@@ -1,13 +1,9 @@
-"""The classes: the functions over batches and over processes. Run as a script, this file is one process."""
+"""The classes: the functions over batches and over processes."""
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import dapl.common.operators
 
@@ -152,31 +148,6 @@ def test_batches_of_any_size_and_order_give_the_same(whole) -> None:
     assert_same(values(updated([list(range(IMAGES - 1, 9, -1)), list(range(10))])), whole)
 
 
-@pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one(whole, tmp_path: Path) -> None:
-    """The first process has three images more than the second, and the one without visible parts."""
-    command = [sys.executable, __file__, str(tmp_path / "meeting"), str(tmp_path / "values.json")]
-    processes = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
-    assert_same(json.loads((tmp_path / "values.json").read_text()), whole)
-
-
-def one_of_two_processes(meeting: str, out: str, rank: int) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    rows = list(range(13)) if rank == 0 else list(range(13, IMAGES))
-    computed = values(updated([rows[:2], rows[2:]]))
-    if rank == 0:
-        Path(out).write_text(json.dumps(computed))
-    torch.distributed.destroy_process_group()
-
-
 def test_merging_tables_is_what_processes_do(whole) -> None:
     """The reduction of the purity's state, without processes: associative, and the order does not matter."""
     tables = [updated([[i for i in range(IMAGES) if i % 3 == rank]])["Purity"].best for rank in range(3)]
@@ -272,7 +243,3 @@ def test_a_refused_batch_leaves_no_trace() -> None:
             metric.update(*arguments)
         for name, state in before.items():
             assert torch.equal(getattr(metric, name), state)
-
-
-if __name__ == "__main__":
-    one_of_two_processes(sys.argv[1], sys.argv[2], int(sys.argv[3]))
