@@ -25,10 +25,14 @@ from .test_config import message_of
 @pytest.mark.parametrize(
     ("system", "stage", "why"),
     [
-        ("pixpnet", "last_layer", "the logits of PixPNet are plain sums, so it has no last layer; leave the stage "),
-        ("blackbox", "project", "a black box has no prototypes; leave the stage project away."),
-        ("blackbox", "prune", "a black box has no prototypes; leave the stage prune away."),
-        ("blackbox", "prune_impure", "a black box has no prototypes; leave the stage prune_impure away."),
+        (
+            "pixpnet",
+            "last_layer",
+            "the logits of PixPNet are plain sums, so it has no last layer; leave out",
+        ),
+        ("blackbox", "project", "a black box has no prototypes; leave out the stage project."),
+        ("blackbox", "prune", "a black box has no prototypes; leave out the stage prune."),
+        ("blackbox", "prune_impure", "a black box has no prototypes; leave out the stage prune_impure."),
         ("dapl", "merge", "merge is for protopshare; dapl cannot share them."),
         ("pixpnet", "merge", "merge is for protopshare; pixpnet cannot share them."),
         ("blackbox", "merge", "merge is for protopshare; blackbox cannot share them."),

@@ -15,9 +15,11 @@ import pytest
 import yaml
 from torch.testing import assert_close
 
-from dapl.config import Config, dump_config
+from dapl.cli import main
+from dapl.config import Config, dump_config, load_config
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.run import Run
+from dapl.training.trainer import train
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +32,7 @@ LOSS = {"loss.foreground.weight": 1.0, "loss.spatial.weight": 0.5}
 FIRST: list[dict[str, Any]] = [
     {"stage": "warm_up", "epochs": 2, "batch_size": 21, "augment": "flip"},
     {"stage": "warm_up", "epochs": 2, "batch_size": 10},  # 10 + 10 + 1: a process is left without an image
-    {"stage": "joint", "epochs": 3, "batch_size": 21, "augment": "affine"},
+    {"stage": "joint", "epochs": 2, "batch_size": 21, "augment": "affine"},
 ]
 THEN: list[dict[str, Any]] = [
     {"stage": "project"},
@@ -49,7 +51,9 @@ def dapl(*arguments: str) -> None:
 
 
 def train_only(config: Path, out: Path, devices: int) -> Run:
-    """Without the evaluation that the command line has after it."""
+    """Without the evaluation that the command line has after it; one process needs none of its own."""
+    if devices == 1:
+        return train(load_config(config), out, quiet=True)
     code = (
         "import sys; from pathlib import Path; from dapl.config import load_config;"
         "from dapl.training.trainer import train;"
@@ -86,7 +90,7 @@ def epochs_of(run: Run) -> list[dict[str, Any]]:
 
 def test_losses_are_the_same_step_by_step(first_stages: Callable[[int], Run]) -> None:
     one, two = (epochs_of(first_stages(devices)) for devices in (1, 2))
-    assert len(one) == 7
+    assert len(one) == 6
     for alone, together in zip(one, two, strict=True):
         assert {"foreground", "spatial", "contrast"} < alone["train"].keys()
         # Adam's first change of a weight has one size whatever the gradient, so rounding can turn one that is near 0
@@ -106,7 +110,11 @@ def test_the_same_weights_give_the_same_projection_pruning_and_evaluation(
         config = yaml.safe_load(run.config_file.read_text())
         config["schedule"] += THEN
         run.config_file.write_text(yaml.safe_dump(config))
-        dapl("-m", "dapl", "train", "--resume", str(run.folder), "--devices", f"{devices}", "--accelerator", "cpu")
+        arguments = ("train", "--resume", str(run.folder), "--devices", f"{devices}", "--accelerator", "cpu")
+        if devices == 1:
+            assert main(arguments) == 0
+        else:
+            dapl("-m", "dapl", *arguments)
         ends.append(run)
     one, two = ends
     compare_prototypes(one, two)

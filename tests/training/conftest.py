@@ -1,8 +1,12 @@
-"""A model that is nothing but prototypes."""
+"""What the tests of training share: a model that is nothing but prototypes, runs that are compared and killed."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +14,21 @@ from torch import Tensor, nn
 
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import Prototypes
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.run import Run
+
+UP_AND_DOWN: dict[str, Any] = {
+    # a rate that is far too high, and no checkpoint within an epoch
+    "seed": 3,
+    "schedule": [
+        {
+            "stage": "warm_up",
+            "epochs": 4,
+            "batch_size": 5,
+            "learning_rates": {"addon": 0.1, "attention": 0.1, "prototypes": 0.1},
+        }
+    ],
+}
 
 
 class Patches(PrototypeModel):
@@ -38,3 +57,55 @@ class Patches(PrototypeModel):
 def patches() -> Callable[[int, int, int], Patches]:
     """``patches(classes, groups, width)``."""
     return Patches
+
+
+def lines_of(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+
+
+def without_clock(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k not in ("seconds", "images_per_second")} for line in lines]
+
+
+def assert_same_run(found: Run, expected: Run) -> None:
+    """Every tensor bit for bit, and all that is said of them."""
+    for name in ("last", "best"):
+        one, other = load_checkpoint(getattr(found, name)), load_checkpoint(getattr(expected, name))
+        assert one.position == other.position
+        assert one.facts == other.facts
+        for part in ("model", "optimizer"):
+            tensors, wanted = getattr(one, part), getattr(other, part)
+            assert tensors.keys() == wanted.keys()
+            for key, tensor in tensors.items():
+                assert torch.equal(tensor, wanted[key]), f"{name}: {part} {key}"
+    assert without_clock(lines_of(found)) == without_clock(lines_of(expected))
+    assert found.prototypes_file.read_bytes() == expected.prototypes_file.read_bytes()
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it on its way out."""
+
+
+def kill_before(write: int | None, run: Run, patch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The process ends before the given write (counted from 0) to the run; returns how many there were."""
+    count = 0
+    replace, log = os.replace, Run.log
+
+    def counted() -> None:
+        nonlocal count
+        if count == write:
+            raise Killed
+        count += 1
+
+    def replaced(source: Any, target: Any) -> None:
+        if run.folder in Path(target).parents:
+            counted()
+        replace(source, target)
+
+    def logged(self: Run, entry: dict[str, Any]) -> None:
+        counted()
+        log(self, entry)
+
+    patch.setattr(os, "replace", replaced)
+    patch.setattr(Run, "log", logged)
+    return lambda: count

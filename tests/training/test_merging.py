@@ -27,7 +27,7 @@ from dapl.training.pruning import merge, plan_merge
 from dapl.training.state import RunState
 from dapl.training.trainer import train
 
-from .test_trainer import Killed, assert_same_run, kill_before, lines_of
+from .conftest import Killed, assert_same_run, kill_before, lines_of
 
 # --- the plan -------------------------------------------------------------------------------------------------------
 

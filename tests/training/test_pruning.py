@@ -24,7 +24,7 @@ from dapl.runs.loading import load_run
 from dapl.training.pruning import foreground_shares, own_among_nearest, prune
 from dapl.training.trainer import train
 
-from .test_trainer import lines_of
+from .conftest import lines_of
 
 N, CLASSES, GROUPS, WIDTH, GRID, SIZE = 11, 3, 2, 5, 4, 32
 CELL = SIZE // GRID

@@ -1,15 +1,8 @@
-"""A whole run: what it leaves behind, and that it can be killed at any moment."""
+"""A whole run: what it leaves behind, and what is refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +12,6 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from dapl.batches.run_data import RunData
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, load_config
@@ -31,6 +23,8 @@ from dapl.runs.run import Run
 from dapl.training import trainer
 from dapl.training.trainer import train
 
+from .conftest import UP_AND_DOWN, assert_same_run, lines_of, without_clock
+
 SCHEDULE: list[dict[str, Any]] = [
     {"stage": "warm_up", "epochs": 2, "batch_size": 8, "augment": "flip"},
     {"stage": "joint", "epochs": 2, "batch_size": 8, "augment": "affine"},
@@ -40,29 +34,6 @@ SCHEDULE: list[dict[str, Any]] = [
     {"stage": "last_layer", "epochs": 2},
 ]
 WHOLE = {"schedule": SCHEDULE, "loss.foreground.weight": 1.0, "runtime.checkpoint_steps": 1}
-
-
-def lines_of(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
-
-
-def without_clock(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if k not in ("seconds", "images_per_second")} for line in lines]
-
-
-def assert_same_run(found: Run, expected: Run) -> None:
-    """Every tensor bit for bit, and all that is said of them."""
-    for name in ("last", "best"):
-        one, other = load_checkpoint(getattr(found, name)), load_checkpoint(getattr(expected, name))
-        assert one.position == other.position
-        assert one.facts == other.facts
-        for part in ("model", "optimizer"):
-            tensors, wanted = getattr(one, part), getattr(other, part)
-            assert tensors.keys() == wanted.keys()
-            for key, tensor in tensors.items():
-                assert torch.equal(tensor, wanted[key]), f"{name}: {part} {key}"
-    assert without_clock(lines_of(found)) == without_clock(lines_of(expected))
-    assert found.prototypes_file.read_bytes() == expected.prototypes_file.read_bytes()
 
 
 # --- a whole run ----------------------------------------------------------------------------------------------------
@@ -224,219 +195,6 @@ def test_caches_do_not_change_a_run(configured: Callable[..., Config], tmp_path:
     for one, other in zip(lines_of(bare)[:2], lines_of(cached)[:2], strict=True):
         assert one["train"] == pytest.approx(other["train"], rel=1e-3)
         assert one["validation"] == pytest.approx(other["validation"], rel=1e-3)
-
-
-# --- killed and resumed ---------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """Not an Exception: nothing may catch it on its way out."""
-
-
-def kill_before(write: int | None, run: Run, patch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """The process ends before the given write (counted from 0) to the run; returns how many there were."""
-    count = 0
-    replace, log = os.replace, Run.log
-
-    def counted() -> None:
-        nonlocal count
-        if count == write:
-            raise Killed
-        count += 1
-
-    def replaced(source: Any, target: Any) -> None:
-        if run.folder in Path(target).parents:
-            counted()
-        replace(source, target)
-
-    def logged(self: Run, entry: dict[str, Any]) -> None:
-        counted()
-        log(self, entry)
-
-    patch.setattr(os, "replace", replaced)
-    patch.setattr(Run, "log", logged)
-    return lambda: count
-
-
-UP_AND_DOWN: dict[str, Any] = {
-    # a rate that is far too high, and no checkpoint within an epoch
-    "seed": 3,
-    "schedule": [
-        {
-            "stage": "warm_up",
-            "epochs": 4,
-            "batch_size": 5,
-            "learning_rates": {"addon": 0.1, "attention": 0.1, "prototypes": 0.1},
-        }
-    ],
-}
-CRASHED: dict[str, Any] = {
-    "data.classes": 2,
-    "schedule": [
-        {"stage": "warm_up", "epochs": 2, "batch_size": 8, "augment": "flip"},
-        {"stage": "joint", "epochs": 1, "batch_size": 5, "augment": "affine"},
-        {"stage": "project"},
-        {"stage": "last_layer", "epochs": 2},
-        {"stage": "prune", "threshold": 0.9},
-    ],
-    "runtime.checkpoint_steps": 1,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", [CRASHED, UP_AND_DOWN], ids=["all stages", "its best is not its last"])
-def test_a_run_that_ends_before_any_of_its_writes_is_resumed_to_the_same_end(
-    configured: Callable[..., Config], tmp_path: Path, overrides: dict[str, Any]
-) -> None:
-    config = configured(overrides)
-    with pytest.MonkeyPatch.context() as patch:
-        count = kill_before(None, Run(tmp_path / "whole"), patch)
-        whole = train(config, tmp_path / "whole", quiet=True)
-        writes = count()
-    assert writes > 15
-    # the first two are config.yaml and environment.json: before them there is no run
-    for write in range(2, writes):
-        run = Run(tmp_path / "killed")
-        with pytest.MonkeyPatch.context() as patch:
-            kill_before(write, run, patch)
-            with pytest.raises(Killed):
-                train(config, run.folder, quiet=True)
-        train(run.config(), run.folder, resume=True, quiet=True)
-        assert_same_run(run, whole)
-        shutil.rmtree(run.folder)
-
-
-def test_a_resumed_stage_reads_its_data_in_the_same_lane(
-    configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Images instead of features would do, but not to the last bit: batches are cut differently."""
-    config, used = configured(CRASHED), []
-    source, images = RunData.source, RunData.images
-
-    def noted(method: Callable, name: str) -> Callable:
-        def call(self: RunData, split: Any, *arguments: Any) -> Any:
-            used.append((name, split))
-            return method(self, split, *arguments)
-
-        return call
-
-    run = Run(tmp_path / "killed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_project", kill)
-        with pytest.raises(Killed):
-            train(config, run.folder, quiet=True)
-    monkeypatch.setattr(RunData, "source", noted(source, "features"))
-    monkeypatch.setattr(RunData, "images", noted(images, "images"))
-    train(config, run.folder, resume=True, quiet=True)
-    resumed = used.copy()
-    used.clear()
-    train(config, tmp_path / "whole", quiet=True)
-    assert len(resumed) > 3
-    assert used[-len(resumed) :] == resumed
-
-
-def kill(*arguments: Any) -> None:
-    raise Killed
-
-
-def test_a_line_cut_short_is_forgotten(configured: Callable[..., Config], tmp_path: Path) -> None:
-    config = configured(CRASHED)
-    whole = train(config, tmp_path / "whole", quiet=True)
-    run = Run(tmp_path / "killed")
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before(16, run, patch)
-        with pytest.raises(Killed):
-            train(config, run.folder, quiet=True)
-    with run.metrics_file.open("a") as file:
-        file.write('{"event": "epoch", "stage": 0, "na')
-    train(config, run.folder, resume=True, quiet=True)
-    assert_same_run(run, whole)
-
-
-def start(*arguments: str) -> subprocess.Popen:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "dapl", "train", *arguments],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(*arguments: str) -> None:
-    process = start(*arguments)
-    try:
-        _, said = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 0, said
-
-
-def kill_when(process: subprocess.Popen, reached: Callable[[], bool], delay: float) -> None:
-    """SIGKILL some seconds after the first moment that ``reached`` is seen to be true."""
-    deadline = time.monotonic() + 120
-    try:
-        while not reached():
-            assert process.poll() is None, f"ended before that moment: {process.stderr.read()}"  # type: ignore
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        time.sleep(delay)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGKILL
-
-
-def logged(run: Run, name: str, event: str, at_least: int = 1) -> bool:
-    return sum(line["name"] == name and line["event"] == event for line in run.logged()) >= at_least
-
-
-@pytest.mark.slow
-def test_kill_minus_nine_at_several_moments_ends_in_the_same_weights(
-    configured: Callable[..., Config], tmp_path: Path
-) -> None:
-    schedule = [
-        {"stage": "warm_up", "epochs": 3, "batch_size": 4, "augment": "flip"},
-        {"stage": "joint", "epochs": 2, "batch_size": 4, "augment": "affine"},
-        {"stage": "project"},
-        {"stage": "last_layer", "epochs": 300},
-        {"stage": "prune", "threshold": 0.9},
-        {"stage": "last_layer", "epochs": 300},
-    ]
-    config = configured({"schedule": schedule, "runtime.checkpoint_steps": 1})
-    paths = {}
-    for name in ("whole", "killed"):
-        paths[name] = tmp_path / f"{name}.yaml"
-        cache = config.cache.model_copy(update={"folder": str(tmp_path / f"cache of {name}")})
-        paths[name].write_text(dump_config(config.model_copy(update={"cache": cache})))
-    whole, run = Run(tmp_path / "whole"), Run(tmp_path / "killed")
-    finish(str(paths["whole"]), "--out", str(whole.folder))
-    moments: list[Callable[[], bool]] = [
-        run.last.exists,  # the first checkpoint, in the middle of the first epoch
-        lambda: logged(run, "joint", "epoch"),
-        lambda: logged(run, "project", "stage"),
-        lambda: logged(run, "last_layer", "epoch", at_least=40),
-    ]
-    generator = random.Random(0)
-    arguments = [str(paths["killed"]), "--out", str(run.folder)]
-    for moment in moments:
-        process = start(*arguments)
-        kill_when(process, moment, generator.uniform(0, 0.03))
-        arguments = ["--resume", str(run.folder)]
-    half = run.last.with_name(".last.safetensors.1.tmp")  # as it is left where the kill meets a write
-    half.write_bytes(b"half of it")
-    # and once at a moment that nothing chose: after the imports, somewhere in the last stages or the evaluation
-    process = start(*arguments)
-    said = process.stderr.readline()  # type: ignore[union-attr]
-    assert said.startswith("resuming at stage")
-    time.sleep(generator.uniform(0, 0.5))
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
-    finish(*arguments)
-    assert not list(run.folder.rglob("*.tmp"))
-    assert_same_run(run, whole)
-    assert json.loads(run.evaluation_file.read_text()) == json.loads(whole.evaluation_file.read_text())
 
 
 # --- what cannot be resumed or started ------------------------------------------------------------------------------

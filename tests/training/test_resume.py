@@ -1,0 +1,190 @@
+"""A run can be killed at any moment, and goes on to the same end."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dapl.batches.run_data import RunData
+from dapl.cli import main
+from dapl.config import Config, dump_config
+from dapl.runs.run import Run
+from dapl.training import trainer
+from dapl.training.trainer import train
+
+from .conftest import UP_AND_DOWN, Killed, assert_same_run, kill_before
+
+CRASHED: dict[str, Any] = {
+    "data.classes": 2,
+    "schedule": [
+        {"stage": "warm_up", "epochs": 2, "batch_size": 8, "augment": "flip"},
+        {"stage": "joint", "epochs": 1, "batch_size": 5, "augment": "affine"},
+        {"stage": "project"},
+        {"stage": "last_layer", "epochs": 2},
+        {"stage": "prune", "threshold": 0.9},
+    ],
+    "runtime.checkpoint_steps": 1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [CRASHED, UP_AND_DOWN], ids=["all stages", "its best is not its last"])
+def test_a_run_that_ends_before_any_of_its_writes_is_resumed_to_the_same_end(
+    configured: Callable[..., Config], tmp_path: Path, overrides: dict[str, Any]
+) -> None:
+    config = configured(overrides)
+    with pytest.MonkeyPatch.context() as patch:
+        count = kill_before(None, Run(tmp_path / "whole"), patch)
+        whole = train(config, tmp_path / "whole", quiet=True)
+        writes = count()
+    assert writes > 15
+    # the first two are config.yaml and environment.json: before them there is no run
+    for write in range(2, writes):
+        run = Run(tmp_path / "killed")
+        with pytest.MonkeyPatch.context() as patch:
+            kill_before(write, run, patch)
+            with pytest.raises(Killed):
+                train(config, run.folder, quiet=True)
+        train(run.config(), run.folder, resume=True, quiet=True)
+        assert_same_run(run, whole)
+        shutil.rmtree(run.folder)
+
+
+def test_a_resumed_stage_reads_its_data_in_the_same_lane(
+    configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images instead of features would do, but not to the last bit: batches are cut differently."""
+    config, used = configured(CRASHED), []
+    source, images = RunData.source, RunData.images
+
+    def noted(method: Callable, name: str) -> Callable:
+        def call(self: RunData, split: Any, *arguments: Any) -> Any:
+            used.append((name, split))
+            return method(self, split, *arguments)
+
+        return call
+
+    run = Run(tmp_path / "killed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_project", kill)
+        with pytest.raises(Killed):
+            train(config, run.folder, quiet=True)
+    monkeypatch.setattr(RunData, "source", noted(source, "features"))
+    monkeypatch.setattr(RunData, "images", noted(images, "images"))
+    train(config, run.folder, resume=True, quiet=True)
+    resumed = used.copy()
+    used.clear()
+    train(config, tmp_path / "whole", quiet=True)
+    assert len(resumed) > 3
+    assert used[-len(resumed) :] == resumed
+
+
+def kill(*arguments: Any) -> None:
+    raise Killed
+
+
+def test_a_line_cut_short_is_forgotten(configured: Callable[..., Config], tmp_path: Path) -> None:
+    config = configured(CRASHED)
+    whole = train(config, tmp_path / "whole", quiet=True)
+    run = Run(tmp_path / "killed")
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before(16, run, patch)
+        with pytest.raises(Killed):
+            train(config, run.folder, quiet=True)
+    with run.metrics_file.open("a") as file:
+        file.write('{"event": "epoch", "stage": 0, "na')
+    train(config, run.folder, resume=True, quiet=True)
+    assert_same_run(run, whole)
+
+
+class Training:
+    """``dapl train`` in a process of its own: forked, so that it need not import everything anew."""
+
+    def __init__(self, said: Path, *arguments: str) -> None:
+        self.said = said
+        said.write_text("")
+        self.process = multiprocessing.get_context("fork").Process(target=self._train, args=arguments)
+        self.process.start()
+
+    def _train(self, *arguments: str) -> None:
+        with self.said.open("w") as stream, redirect_stderr(stream), redirect_stdout(io.StringIO()):
+            sys.exit(main(["train", *arguments]))
+
+    def finish(self) -> None:
+        self.process.join(120)
+        assert self.process.exitcode == 0, self.said.read_text()
+
+    def kill_when(self, reached: Callable[[], bool], delay: float) -> None:
+        """SIGKILL some seconds after the first moment that ``reached`` is seen to be true."""
+        deadline = time.monotonic() + 120
+        try:
+            while not reached():
+                assert self.process.is_alive(), f"ended before that moment: {self.said.read_text()}"
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+            time.sleep(delay)
+        finally:
+            self.process.kill()
+            self.process.join(30)
+
+
+def logged(run: Run, name: str, event: str, at_least: int = 1) -> bool:
+    return sum(line["name"] == name and line["event"] == event for line in run.logged()) >= at_least
+
+
+@pytest.mark.slow
+def test_kill_minus_nine_at_several_moments_ends_in_the_same_weights(
+    configured: Callable[..., Config], tmp_path: Path
+) -> None:
+    schedule = [
+        {"stage": "warm_up", "epochs": 3, "batch_size": 4, "augment": "flip"},
+        {"stage": "joint", "epochs": 2, "batch_size": 4, "augment": "affine"},
+        {"stage": "project"},
+        {"stage": "last_layer", "epochs": 300},
+        {"stage": "prune", "threshold": 0.9},
+        {"stage": "last_layer", "epochs": 300},
+    ]
+    config = configured({"schedule": schedule, "runtime.checkpoint_steps": 1})
+    paths = {}
+    for name in ("whole", "killed"):
+        paths[name] = tmp_path / f"{name}.yaml"
+        cache = config.cache.model_copy(update={"folder": str(tmp_path / f"cache of {name}")})
+        paths[name].write_text(dump_config(config.model_copy(update={"cache": cache})))
+    whole, run = Run(tmp_path / "whole"), Run(tmp_path / "killed")
+    said = tmp_path / "said.txt"
+    Training(said, str(paths["whole"]), "--out", str(whole.folder)).finish()
+    moments: list[Callable[[], bool]] = [
+        run.last.exists,  # the first checkpoint, in the middle of the first epoch
+        lambda: logged(run, "joint", "epoch"),
+        lambda: logged(run, "project", "stage"),
+        lambda: logged(run, "last_layer", "epoch", at_least=40),
+    ]
+    generator = random.Random(0)
+    arguments = [str(paths["killed"]), "--out", str(run.folder)]
+    for moment in moments:
+        training = Training(said, *arguments)
+        training.kill_when(moment, generator.uniform(0, 0.03))
+        assert training.process.exitcode == -signal.SIGKILL
+        arguments = ["--resume", str(run.folder)]
+    half = run.last.with_name(".last.safetensors.1.tmp")  # as it is left where the kill meets a write
+    half.write_bytes(b"half of it")
+    # and once at a moment that nothing chose, somewhere in the last stages or the evaluation
+    Training(said, *arguments).kill_when(
+        lambda: said.read_text().startswith("resuming at stage"), generator.uniform(0, 0.5)
+    )
+    Training(said, *arguments).finish()
+    assert not list(run.folder.rglob("*.tmp"))
+    assert_same_run(run, whole)
+    assert json.loads(run.evaluation_file.read_text()) == json.loads(whole.evaluation_file.read_text())
