@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dapl.config import Config
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import Prototypes
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.run import Run
+from dapl.training.trainer import train
 
 UP_AND_DOWN: dict[str, Any] = {
     # a rate that is far too high, and no checkpoint within an epoch
@@ -86,26 +89,29 @@ class Killed(BaseException):
     """Not an Exception: nothing may catch it on its way out."""
 
 
-def kill_before(write: int | None, run: Run, patch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """The process ends before the given write (counted from 0) to the run; returns how many there were."""
-    count = 0
+def train_and_copy(config: Config, out: Path) -> tuple[Run, list[Run]]:
+    """A whole run, and copies of it as a kill would have left it before each of its writes.
+
+    The first two writes are config.yaml and environment.json: before them there is no run.
+    """
+    whole, copies = Run(out), list[Run]()
     replace, log = os.replace, Run.log
 
-    def counted() -> None:
-        nonlocal count
-        if count == write:
-            raise Killed
-        count += 1
+    def copy() -> None:
+        copies.append(Run(out.with_name(f"{out.name} before {len(copies)}")))
+        shutil.copytree(out, copies[-1].folder)
 
     def replaced(source: Any, target: Any) -> None:
-        if run.folder in Path(target).parents:
-            counted()
+        if out in Path(target).parents:
+            copy()
         replace(source, target)
 
     def logged(self: Run, entry: dict[str, Any]) -> None:
-        counted()
+        copy()
         log(self, entry)
 
-    patch.setattr(os, "replace", replaced)
-    patch.setattr(Run, "log", logged)
-    return lambda: count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", replaced)
+        patch.setattr(Run, "log", logged)
+        train(config, out, quiet=True)
+    return whole, copies[2:]

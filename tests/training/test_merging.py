@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from torch.testing import assert_close
 
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
-from dapl.config import Config
+from dapl.config import Config, load_config
 from dapl.models.build import build_model
 from dapl.processes.interface import SingleProcess
 from dapl.runs.checkpoint import load_checkpoint
@@ -27,7 +28,8 @@ from dapl.training.pruning import merge, plan_merge
 from dapl.training.state import RunState
 from dapl.training.trainer import train
 
-from .conftest import Killed, assert_same_run, kill_before, lines_of
+from ..conftest import TINY
+from .conftest import Killed, assert_same_run, lines_of, train_and_copy
 
 # --- the plan -------------------------------------------------------------------------------------------------------
 
@@ -161,15 +163,23 @@ MERGING: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def start(configured: Callable[..., Config], tmp_path: Path) -> Run:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A ProtoPNet that was trained and projected."""
+    folder = tmp_path_factory.mktemp("protopnet")
     schedule = [
         {"stage": "warm_up", "epochs": 1, "batch_size": 8},
         {"stage": "project"},
         {"stage": "last_layer", "epochs": 2},
     ]
-    return train(configured({"model": PROTOPNET, "schedule": schedule}), tmp_path / "protopnet", quiet=True)
+    fields = TINY | {"model": PROTOPNET, "schedule": schedule, "cache.folder": str(folder / "cache")}
+    return train(load_config(None, copy.deepcopy(fields)), folder / "run", quiet=True)
+
+
+@pytest.fixture
+def start(trained: Run, tmp_path: Path) -> Run:
+    """A copy of it that a test may spoil."""
+    return Run(shutil.copytree(trained.folder, tmp_path / "protopnet"))
 
 
 def responses_of(run: Run) -> Tensor:
@@ -295,19 +305,10 @@ def test_a_merge_that_ends_before_any_of_its_writes_is_resumed_to_the_same_end(
 ) -> None:
     stage = MERGING["schedule"][0] | {"steps": 2}
     config = configured(MERGING | {"start": str(start.folder), "schedule": [stage]})
-    with pytest.MonkeyPatch.context() as patch:
-        count = kill_before(None, Run(tmp_path / "whole"), patch)
-        whole = train(config, tmp_path / "whole", quiet=True)
-        writes = count()
-    for write in range(2, writes):
-        run = Run(tmp_path / "killed")
-        with pytest.MonkeyPatch.context() as patch:
-            kill_before(write, run, patch)
-            with pytest.raises(Killed):
-                train(config, run.folder, quiet=True)
+    whole, copies = train_and_copy(config, tmp_path / "whole")
+    for run in copies:
         train(run.config(), run.folder, resume=True, quiet=True)
         assert_same_run(run, whole)
-        shutil.rmtree(run.folder)
 
 
 # --- where a run may start ------------------------------------------------------------------------------------------

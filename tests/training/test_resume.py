@@ -6,7 +6,6 @@ import io
 import json
 import multiprocessing
 import random
-import shutil
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from dapl.runs.run import Run
 from dapl.training import trainer
 from dapl.training.trainer import train
 
-from .conftest import UP_AND_DOWN, Killed, assert_same_run, kill_before
+from .conftest import UP_AND_DOWN, Killed, assert_same_run, train_and_copy
 
 CRASHED: dict[str, Any] = {
     "data.classes": 2,
@@ -44,25 +43,14 @@ CRASHED: dict[str, Any] = {
 def test_a_run_that_ends_before_any_of_its_writes_is_resumed_to_the_same_end(
     configured: Callable[..., Config], tmp_path: Path, overrides: dict[str, Any]
 ) -> None:
-    config = configured(overrides)
-    with pytest.MonkeyPatch.context() as patch:
-        count = kill_before(None, Run(tmp_path / "whole"), patch)
-        whole = train(config, tmp_path / "whole", quiet=True)
-        writes = count()
-    assert writes > 15
-    # the first two are config.yaml and environment.json: before them there is no run
-    for write in range(2, writes):
-        run = Run(tmp_path / "killed")
-        with pytest.MonkeyPatch.context() as patch:
-            kill_before(write, run, patch)
-            with pytest.raises(Killed):
-                train(config, run.folder, quiet=True)
+    whole, copies = train_and_copy(configured(overrides), tmp_path / "whole")
+    assert len(copies) > 13
+    for run in copies:
         train(run.config(), run.folder, resume=True, quiet=True)
         assert_same_run(run, whole)
-        shutil.rmtree(run.folder)
 
 
-def test_a_resumed_stage_reads_its_data_in_the_same_lane(
+def test_a_resumed_stage_reads_its_data_in_the_same_way(
     configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Images instead of features would do, but not to the last bit: batches are cut differently."""
@@ -96,16 +84,11 @@ def kill(*arguments: Any) -> None:
 
 
 def test_a_line_cut_short_is_forgotten(configured: Callable[..., Config], tmp_path: Path) -> None:
-    config = configured(CRASHED)
-    whole = train(config, tmp_path / "whole", quiet=True)
-    run = Run(tmp_path / "killed")
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before(16, run, patch)
-        with pytest.raises(Killed):
-            train(config, run.folder, quiet=True)
+    whole, copies = train_and_copy(configured(CRASHED), tmp_path / "whole")
+    run = copies[14]
     with run.metrics_file.open("a") as file:
         file.write('{"event": "epoch", "stage": 0, "na')
-    train(config, run.folder, resume=True, quiet=True)
+    train(run.config(), run.folder, resume=True, quiet=True)
     assert_same_run(run, whole)
 
 
