@@ -49,7 +49,7 @@ class Command:
             add_help=not self.own_help,
         )
         parser.set_defaults(command=parser.prog.removeprefix("dapl "), call=self.call)
-        parser.set_defaults(fields=self.fields, when_interrupted=self.when_interrupted)
+        parser.set_defaults(fields=self.fields, when_interrupted=self.when_interrupted, format_help=parser.format_help)
         for row in self.rows:
             _declare(parser, *row)
 

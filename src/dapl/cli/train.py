@@ -15,7 +15,7 @@ _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 @command(
     "Train a model by its config, or go on with a run.",
     ("config?", Path, "YAML config, e.g. configs/cub20.yaml"),
-    ("--out RUN", Path, "run directory to make (default: runs/<name of the config>)"),
+    ("--out RUN", Path, "run directory to make (default: runs/<name of the config>, or RUN-without-marked)"),
     ("--resume RUN", Path, "go on with this run from its last checkpoint"),
     ("--from RUN", Path, "with --drop-marked: the run to improve"),
     ("--drop-marked", False, "a new run without the prototypes marked as bad, last layer tuned again"),
@@ -26,7 +26,7 @@ _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 )
 def train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if arguments.help:
-        return _train_help()
+        return _train_help(arguments.format_help())
     from dapl.config import load_config
 
     if vars(arguments)["from"] is not None or arguments.drop_marked:
@@ -94,18 +94,12 @@ def _run(config, out: Path, resume: bool) -> int:
     return 0
 
 
-def _train_help() -> int:
+def _train_help(text: str) -> int:
     from dapl.config import describe_fields
 
-    print("usage: dapl train CONFIG [--out RUN] [--section.field VALUE …]\n       dapl train --resume RUN")
-    print("       dapl train --from RUN --drop-marked [--out NEW]\n")
-    print("  --out RUN      run directory to make (default: runs/<name of the config>)")
-    print("  --resume RUN   go on with this run from its last checkpoint")
-    print("  --from RUN --drop-marked   make a new run without the prototypes marked as bad in `dapl serve RUN`,")
-    print("                 and tune its last layer again (default of --out: RUN-without-marked)")
-    print("\nfields of a config (default): what it is\n")
-    for name, default, text in describe_fields():
-        print(f"  {name}{f' ({default})' if default else ''}: {text}")
+    print(f"{text}\nfields of a config, each of them also a flag --section.field VALUE (default): what it is\n")
+    for name, default, meaning in describe_fields():
+        print(f"  {name}{f' ({default})' if default else ''}: {meaning}")
     return 0
 
 

@@ -32,6 +32,10 @@ def run_or_resume(config: Config, folder: Path, quiet: bool = False) -> Run:
     """The finished run of ``config`` in ``folder``: trained if there is none, gone on with if it was interrupted.
 
     A process that finds another one training the same run waits for it. A run of another config is refused.
+
+    >>> run = run_or_resume(load_config(Path("configs/cub20.yaml")), Path("runs/cub20"))  # doctest: +SKIP
+    >>> measured(run, "validation", "accuracy,coverage")["coverage"]  # doctest: +SKIP
+    0.69
     """
     from filelock import FileLock
 

@@ -63,7 +63,12 @@ class SweepSettings:
 
 
 class Sweep:
-    """A folder with runs, and the studies that say which of them there should be."""
+    """A folder with runs, and the studies that say which of them there should be.
+
+    >>> base = Base.read(Path("configs/cub20.yaml"), {})  # doctest: +SKIP
+    >>> panel = make_panel("width", "Width of a head", base, [("model.head_dim", [8, 16])])  # doctest: +SKIP
+    >>> Sweep(base, [panel], Path("sweeps/width"), SweepSettings(seeds=(0, 1))).work()  # doctest: +SKIP
+    """
 
     def __init__(self, base: Base, panels: Sequence[Panel], out: Path, settings: SweepSettings) -> None:
         """Everything that can be wrong with the input is found here, before anything is trained."""
@@ -79,6 +84,9 @@ class Sweep:
             if made:
                 shutil.rmtree(out, ignore_errors=True)
             raise
+
+    def __repr__(self) -> str:
+        return f"Sweep({self.base.source}, {', '.join(panel.name for panel in self.panels)}, in {self.out})"
 
     def _open_studies(self) -> list[PanelStudy]:
         s = self.settings

@@ -291,18 +291,14 @@ def panels_of(ablation: str, base: Base) -> list[Panel]:
     """One of `ABLATIONS`, or a YAML file such as those in configs/sweeps."""
     if ablation.endswith((".yaml", ".yml")):
         path = Path(ablation)
-        return [_panel(path, name, entry, base) for name, entry in _entries(path).items()]
+        entries = read_yaml(path)
+        if not entries:
+            raise DaplError(f"{path}: names no sweep; it holds 'name: {{grid: {{field: [values]}}}}'.")
+        return [_panel(path, name, entry, base) for name, entry in entries.items()]
     if ablation not in ABLATIONS:
         raise DaplError(f"--ablation: '{ablation}' is not known{nearest(ablation, ABLATIONS)}")
     names = _PAPER if ablation == "paper" else (ablation,)
     return [_panel(None, name, _PAPER[name], base) for name in names]
-
-
-def _entries(path: Path) -> dict[str, Any]:
-    entries = read_yaml(path)
-    if not entries:
-        raise DaplError(f"{path}: names no sweep; it holds 'name: {{grid: {{field: [values]}}}}'.")
-    return entries
 
 
 def _panel(path: Path | None, name: str, entry: Any, base: Base) -> Panel:

@@ -61,6 +61,9 @@ def export_run(
     """Write the best model of a run to ``out`` (RUN/export), all formats into one folder, whole or not at all.
 
     ``config`` replaces the run's own where only data, caches or runtime differ.
+
+    >>> export_run("runs/birds", formats=["hub"]).folder  # doctest: +SKIP
+    PosixPath('runs/birds/export')
     """
     for name in formats:
         one_of("formats", name, FORMATS)

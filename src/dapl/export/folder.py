@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,7 +154,7 @@ def check_replaceable(folder: Path) -> None:
 class ExportedImage:
     """What a prototype was projected on, with some of its surroundings."""
 
-    jpeg: bytes
+    jpeg: bytes = field(repr=False)
     box: Box | None
     """Left, top, right, bottom of the prototype's region in it."""
     part: str | None = None

@@ -88,7 +88,12 @@ _DOWNLOADED = (CONFIG, WEIGHTS, RECORDS, METRICS, f"{IMAGES}/*.jpg")
 
 @dataclass(frozen=True, eq=False)
 class ExportedModel:
-    """What an exported folder holds, in memory. ``save_pretrained`` and ``from_pretrained`` need no network."""
+    """What an exported folder holds, in memory. ``save_pretrained`` and ``from_pretrained`` need no network.
+
+    >>> model = ExportedModel.from_pretrained("runs/birds/export")  # doctest: +SKIP
+    >>> model.predict("bird.png").class_name  # doctest: +SKIP
+    'Indigo Bunting'
+    """
 
     model: PrototypeModel
     """In evaluation mode, on the CPU."""
@@ -100,6 +105,11 @@ class ExportedModel:
     """As `dapl evaluate` wrote them; None where nothing was measured."""
     wall: bytes | None = None
     """PNG for the model card; not read back."""
+
+    def __repr__(self) -> str:
+        model = self.config.model
+        counts = f"{len(self.classes)} classes, {len(self.model.prototypes)} prototypes"
+        return f"ExportedModel({model.system} on {model.backbone.name}, {counts})"
 
     @property
     def classes(self) -> list[str]:
