@@ -57,7 +57,7 @@ def notebook_page(notebook: nbformat.NotebookNode) -> str:
 
 def _blocks(cell: nbformat.NotebookNode) -> list[str]:
     if cell.cell_type == "markdown":
-        return [cell.source.replace("](../", "](")]
+        return [cell.source]
     return [f"```python\n{cell.source}\n```", *(_shown(output) for output in cell.outputs)]
 
 

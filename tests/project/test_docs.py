@@ -44,6 +44,14 @@ def test_the_site_has_every_page_and_the_docstrings(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_examples_and_formulas_of_docstrings_are_code(site: Path) -> None:
+    for page in (site / "api").glob("*.html"):
+        shown = page.read_text(encoding="utf-8")
+        assert "<blockquote>" not in shown, page
+        assert ".. math::" not in shown, page
+
+
+@pytest.mark.slow
 def test_nothing_of_the_site_comes_from_the_network(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not re.findall(
