@@ -188,7 +188,7 @@ def shown_columns(rows: Sequence[Row], metrics: Sequence[str] | str | None = Non
     columns = [Column("name", "system"), Column("seeds")]
     for number in NUMBERS.values():
         if number.column or given_by(number.name).name in asked:
-            columns.append(Column(number.name, number.column or number.heading, number.digits, number.percent))
+            columns.append(Column(number.name, number.column or number.heading, percent=number.percent))
     columns += [Column("prototypes_kept", "prototypes", digits=0), Column("minutes", digits=1)]
     return [column for column in columns if any(row.get(column.name) is not None for row in rows)]
 

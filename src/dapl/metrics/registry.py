@@ -39,12 +39,8 @@ class MetricNumber:
     """Whether short overviews show it: the top of a report, the facts of `dapl serve`, the table of a sweep."""
     column: str = ""
     """The heading of its column in `dapl compare` where it is always shown; others are shown where asked for."""
-    digits: int = 3
-    """After the point, in that column."""
     class_name: str = ""
     """The torchmetrics class in `dapl.metrics`, where there is one."""
-    interval: bool = True
-    """Whether images decide it, so that a bootstrap over them gives an interval."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,7 @@ class Metric:
     """Whether the card of an exported model shows its first number."""
 
 
+_ANY, _UP = (-inf, inf), (0.0, inf)
 METRICS = (
     Metric(
         "accuracy",
@@ -84,7 +81,7 @@ METRICS = (
         card=True,
     ),
     Metric("ece", (MetricNumber("ece", "calibration error (ECE)", "lower"),), ("logits",), card=True),
-    Metric("cross_entropy", (MetricNumber("cross_entropy", "cross-entropy", "lower", bounds=(0.0, inf)),), ("logits",)),
+    Metric("cross_entropy", (MetricNumber("cross_entropy", "cross-entropy", "lower", _UP),), ("logits",)),
     Metric(
         "coverage",
         (
@@ -141,15 +138,7 @@ METRICS = (
     ),
     Metric(
         "oirr",
-        (
-            MetricNumber(
-                "oirr",
-                "outside/inside ratio (OIRR)",
-                "lower",
-                bounds=(0.0, inf),
-                class_name="OutsideInsideRelevanceRatio",
-            ),
-        ),
+        (MetricNumber("oirr", "outside/inside ratio (OIRR)", "lower", _UP, class_name="OutsideInsideRelevanceRatio"),),
         ("maps", "masks"),
         function="outside_inside_relevance_ratio",
     ),
@@ -164,7 +153,7 @@ METRICS = (
         "stability",
         (MetricNumber("stability", "stability", class_name="Stability"),),
         ("maps", "points", "model"),
-        cost="one pass over the images, with noise",
+        "one pass over the images, with noise",
         function="stability",
         card=True,
     ),
@@ -172,7 +161,7 @@ METRICS = (
         "purity",
         (MetricNumber("purity", "purity", class_name="Purity"),),
         ("maps", "points", "model"),
-        cost="one pass over the training images",
+        "one pass over the training images",
         function="purity",
         card=True,
     ),
@@ -180,33 +169,22 @@ METRICS = (
         "faithfulness",
         (
             MetricNumber(
-                "faithfulness",
-                "faithfulness",
-                bounds=(-inf, inf),
-                column="faithfulness",
-                digits=2,
-                class_name="Faithfulness",
+                "faithfulness", "faithfulness", "higher", _ANY, column="faithfulness", class_name="Faithfulness"
             ),
-            MetricNumber("similarity_lost_region", "lost with the region", None, bounds=(-inf, inf)),
-            MetricNumber("similarity_lost_random", "lost with a random one", None, bounds=(-inf, inf)),
+            MetricNumber("similarity_lost_region", "lost with the region", None, _ANY),
+            MetricNumber("similarity_lost_random", "lost with a random one", None, _ANY),
             MetricNumber("faithfulness_wins", "region loses more"),
         ),
         ("maps", "model"),
-        cost="two passes over the images, with a region blurred out",
+        "two passes over the images, with a region blurred out",
         function="faithfulness",
     ),
     Metric(
         "sparsity",
         (
-            MetricNumber("sparsity", "sparsity", bounds=(0.0, inf), interval=False),
-            MetricNumber("class_size", "prototypes per class", "lower", bounds=(0.0, inf), interval=False),
-            MetricNumber(
-                "explanation_size",
-                "prototypes per explanation",
-                "lower",
-                bounds=(0.0, inf),
-                class_name="ExplanationSize",
-            ),
+            MetricNumber("sparsity", "sparsity", "higher", _UP),
+            MetricNumber("class_size", "prototypes per class", "lower", _UP),
+            MetricNumber("explanation_size", "prototypes per explanation", "lower", _UP, class_name="ExplanationSize"),
         ),
         ("maps", "model"),
         function="sparsity",

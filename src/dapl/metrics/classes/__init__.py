@@ -15,7 +15,8 @@ everything at once and hands each metric what it asks for::
   (see docs/metrics.md); from there on it is the mean over rows, as for ``image``.
 """
 
-import dapl.common.operators  # noqa: F401  (before torchmetrics, which imports torchvision)
+# ruff: noqa: F401  (this is where they are imported from)
+import dapl.common.operators  # before torchmetrics, which imports torchvision
 from dapl.metrics.classes.base import Scope
 from dapl.metrics.classes.coverage import (
     Coverage,
@@ -33,23 +34,3 @@ from dapl.metrics.classes.masks import (
     RegionBackgroundShare,
 )
 from dapl.metrics.classes.prototypes import Consistency, ExplanationSize, Faithfulness, Purity, Stability
-
-__all__ = [
-    "BackgroundBias",
-    "Consistency",
-    "Coverage",
-    "Diversity",
-    "ExplanationSize",
-    "Faithfulness",
-    "Imbalance",
-    "ObjectOverlap",
-    "OutsideInsideRelevanceRatio",
-    "PartAssignment",
-    "PartPrecision",
-    "PartRecall",
-    "Purity",
-    "Redundancy",
-    "RegionBackgroundShare",
-    "Scope",
-    "Stability",
-]

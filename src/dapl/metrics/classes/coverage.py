@@ -26,7 +26,6 @@ class Coverage(ImageMean):
 
     Args:
         scope: ``image``, ``dataset`` or ``projection``, see `dapl.metrics.classes`.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: assigned bool (…, P, K), visible bool (…, K), kept bool (…, P). ``compute``: a scalar.
 
@@ -97,7 +96,6 @@ class Diversity(ImageMean):
     Args:
         scope: ``image``, ``dataset`` or ``projection``, see `dapl.metrics.classes`.
         num_parts: K, needed by scope ``dataset``, which counts by part.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: regions bool (…, P, H, W), assigned bool (…, P, K), visible bool (…, K), kept bool (…, P),
     images integer (…, P), see `dapl.metrics.functional.iou`. ``compute``: a scalar.
@@ -183,7 +181,6 @@ class PartAssignment(Metric):
         num_parts: K.
         num_heads: N, the number of prototypes per class.
         parts: the names of the parts, for the plot.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: assigned bool (…, N, K), visible bool (…, K), kept bool (…, N). ``compute``: (K, N).
 

@@ -21,7 +21,6 @@ class BackgroundBias(ImageMean):
 
     Args:
         scope: ``image``, ``dataset`` or ``projection``, see `dapl.metrics.classes`.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: maps (…, P, H, W), masks (…, H, W) on the same grid, kept bool (…, P). ``compute``: a scalar.
 

@@ -19,7 +19,6 @@ class Consistency(RegisteredMetric):
         num_prototypes: P.
         num_parts: K.
         threshold: 0.8 as published.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: corresponding bool (B, M, K) for the M prototypes of each image's class, visible bool (B, K),
     prototypes integers (B, M), kept bool (B, M). ``compute``: a scalar. ``hits`` and ``seen``, (P, K), are the counts.
@@ -57,7 +56,6 @@ class Stability(RegisteredMetric):
 
     Args:
         num_prototypes: P.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: corresponding and perturbed bool (B, M, K), prototypes integers (B, M), visible bool (B, K),
     kept bool (B, M). ``compute``: a scalar. ``stable`` and ``shown``, (P), are the counts.
@@ -105,7 +103,6 @@ class Purity(RegisteredMetric):
         num_prototypes: P.
         num_parts: G, after left and right were merged.
         top: 10 as published.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: scores (B, P), present bool (B, P, G), visible bool (B, G), images integers (B), the number of
     each image in the data set, which settles ties, kept bool (P) or (B, P). ``compute``: a scalar, the mean over the
@@ -148,7 +145,6 @@ class ExplanationSize(RegisteredMetric):
 
     Args:
         share: 0.1 as in QuanProto.
-        kwargs: of ``torchmetrics.Metric``.
 
     Shapes of ``update``: contributions (…, P). ``compute``: a scalar.
 

@@ -15,6 +15,7 @@ in pixels of the image *as the model saw it*, a pixel covering [x, x+1) × [y, y
 1 where the papers print percent.
 """
 
+# ruff: noqa: F401  (this is where they are imported from)
 from dapl.metrics.functional.background import (
     background_bias,
     background_overlap,
@@ -76,60 +77,3 @@ from dapl.metrics.functional.purity import (
 )
 from dapl.metrics.functional.regions import activation_regions, iou, upsample
 from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes
-
-__all__ = [
-    "CoverageTerms",
-    "DiversityTerms",
-    "SimilarityLoss",
-    "activation_regions",
-    "assign",
-    "background_bias",
-    "background_overlap",
-    "blur_out",
-    "class_sizes",
-    "consistency",
-    "consistent_prototypes",
-    "corresponding_parts",
-    "count_parts",
-    "count_stable",
-    "coverage",
-    "coverage_counts",
-    "coverage_terms",
-    "diversity",
-    "diversity_counts",
-    "diversity_terms",
-    "explanation_size",
-    "faithfulness",
-    "imbalance",
-    "iou",
-    "loss_counts",
-    "merge_left_right",
-    "merge_parts",
-    "object_overlap",
-    "oirr_counts",
-    "outside_inside_relevance_ratio",
-    "overlap",
-    "part_masks",
-    "parts_in_patches",
-    "patches",
-    "peaks",
-    "perturb",
-    "precision",
-    "purity",
-    "random_regions",
-    "recall",
-    "redundancy",
-    "region_background_share",
-    "share_beside",
-    "share_counts",
-    "similarity_loss",
-    "sparsity",
-    "stability",
-    "stable_shares",
-    "top_images",
-    "unchanged_parts",
-    "unique_prototypes",
-    "upsample",
-    "visible_keypoints",
-    "visible_parts",
-]

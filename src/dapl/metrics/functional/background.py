@@ -91,10 +91,7 @@ def object_overlap(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -
 
     Reference: P. Schlinge et al., "Comprehensive Evaluation of Prototype Neural Networks" (QuanProto), 2025.
 
-    Args:
-        regions: A, bool (…, P, H, W), from `dapl.metrics.functional.activation_regions`.
-        masks: M, (…, H, W) in [0, 1] at the size of the regions.
-        kept: bool (…, P), the prototypes that count; None means all.
+    Arguments as of `region_background_share`.
 
     Returns:
         (…, P), in [0, 1]; NaN for a prototype that is not kept and for an image without object (QuanProto: 0).

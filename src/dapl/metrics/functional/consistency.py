@@ -210,13 +210,8 @@ def consistency(hits: Tensor, seen: Tensor, threshold: float = 0.8) -> Tensor:
     Reference: Q. Huang et al., "Evaluation and Improvement of Interpretability for Self-Explainable Part-Prototype
     Networks", ICCV 2023.
 
-    Args:
-        hits: integers (…, P, K), from `count_parts` over the test images.
-        seen: the same shape.
-        threshold: 0.8 as published.
-
-    Returns:
-        (…), in [0, 1]; NaN when nothing could be measured.
+    Arguments as of `consistent_prototypes`; counts over the test images. Returns (…), in [0, 1]; NaN when nothing could
+    be measured.
 
     Example:
         >>> import torch
@@ -286,16 +281,8 @@ def count_stable(
 
     An image in which no part is visible asks nothing and is not counted.
 
-    Args:
-        corresponding: bool (B, M, K), from `corresponding_parts` on the images.
-        perturbed: the same from the maps of the perturbed images.
-        prototypes: integers (B, M), which prototypes these are.
-        number: P, of all prototypes.
-        visible: bool (B, K), from `visible_keypoints`; None means all.
-        kept: bool (B, M), those that count; None means all.
-
-    Returns:
-        stable and shown, integers (P).
+    Arguments as of `count_parts`, with ``perturbed``, the correspondence in the perturbed images. Returns stable and
+    shown, integers (P).
 
     Example:
         >>> import torch

@@ -21,18 +21,19 @@ from dapl.metrics.functional.checks import (
 
 
 class SimilarityLoss(NamedTuple):
-    """How much similarity prototypes lose when image regions are blurred out; every field a number."""
+    """How much similarity prototypes lose when image regions are blurred out; every field a number.
+
+    ``region``: mean loss when the prototype's own region is blurred out; ``random``: for a random region of the same
+    shape and area; ``difference``: region − random, above 0 if the shown region holds more of the evidence than chance;
+    ``ratio``: region / random, NaN where random regions lose nothing; ``wins``: share of cases in which the own region
+    loses more than the random one, ½ is chance.
+    """
 
     region: Tensor
-    """Mean loss when the prototype's own region is blurred out."""
     random: Tensor
-    """Mean loss for a random region of the same shape and area."""
     difference: Tensor
-    """region − random: above 0 if the shown region holds more of the evidence than chance."""
     ratio: Tensor
-    """region / random; NaN where random regions lose nothing."""
     wins: Tensor
-    """Share of cases in which the own region loses more than the random one; ½ is chance."""
 
 
 def blur_out(images: Tensor, regions: Tensor, sigma: float = 10.0) -> Tensor:
