@@ -18,6 +18,10 @@ class SiteDocstrings(griffe.Extension):
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
 
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """The package itself is no object to griffe."""
+        self.on_object(obj=pkg)
+
 
 def as_markdown(text: str) -> str:
     r"""A docstring with its examples and formulas in fences.
@@ -27,6 +31,7 @@ def as_markdown(text: str) -> str:
     """
     text = EXAMPLE.sub(lambda found: f"{found[1]}```pycon\n{found[0]}\n{found[1]}```", text)
     text = FORMULA.sub(_formula, text)
+    text = re.sub(r" *# doctest: .*$", "", text, flags=re.MULTILINE)
     return re.sub(r":math:(`[^`]+`)", r"\1", text)
 
 
