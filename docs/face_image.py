@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from skimage import data
 
-from dapl.explain.draw import part_colour
+from dapl.explain.draw import TileSheet, part_colour
 from dapl.masks.faces import PARTS, FaceFinder, face_model, part_centres, part_masks
 from dapl.masks.polygons import convex_hull
 from dapl.masks.refine import create_refiner
@@ -34,12 +34,11 @@ def main() -> None:
         f"mask ({masked.method})": mask_panel(image, masked.mask),
         "ten parts": parts_panel(image, points),
     }
-    sheet = Image.new("RGB", (SIZE * len(panels), SIZE + CAPTION), "white")
-    draw = ImageDraw.Draw(sheet)
+    sheet = TileSheet(len(panels), SIZE, columns=len(panels), above=CAPTION)
     for column, (caption, panel) in enumerate(panels.items()):
-        sheet.paste(panel, (column * SIZE, CAPTION))
-        draw.text(((column + 0.5) * SIZE, CAPTION / 2), caption, fill="black", anchor="mm", font=font(16))
-    sheet.save(Path(__file__).parent / "images" / "face.jpg", quality=88)
+        left, _ = sheet.paste(column, panel)
+        sheet.draw.text((left + SIZE / 2, CAPTION / 2), caption, fill="black", anchor="mm", font=font(16))
+    sheet.image.save(Path(__file__).parent / "images" / "face.jpg", quality=88)
 
 
 def hull_panel(image: np.ndarray, points: np.ndarray) -> Image.Image:
