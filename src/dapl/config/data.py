@@ -1,4 +1,4 @@
-"""Which data: one class a data set, told apart by `data.name`."""
+"""Which data: one class per data set, told apart by `data.name`; other packages may bring more."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ToyBirdsData(DataSection):
 
     name: Literal["toybirds"] = "toybirds"
     classes: int = Field(10, ge=2, description="Number of classes.")
-    images_per_class: int = Field(30, ge=2, description="Training images of a class (validation is taken from them).")
-    test_images_per_class: int = Field(20, ge=1, description="Test images of a class.")
-    background_cue: float = Field(0.0, ge=0, le=1, description="Probability that the background betrays the class.")
+    images_per_class: int = Field(30, ge=2, description="Training images per class (validation is taken from them).")
+    test_images_per_class: int = Field(20, ge=1, description="Test images per class.")
+    background_cue: float = Field(0.0, ge=0, le=1, description="Probability that the background gives the class away.")
     seed: int = Field(0, ge=0, description="Seed of the classes and images.")
 
 
@@ -66,7 +66,7 @@ class SplitData(DataSection):
 
 
 class FolderData(SplitData):
-    """A folder of class folders, maybe below train, val and test, with masks/ and a keypoint table where there are."""
+    """A folder of class folders, maybe below train, val and test, maybe with masks/ and a table of keypoints."""
 
     name: Literal["folder"] = "folder"
     root: str = Field(description="The folder; ~ and environment variables are expanded.")

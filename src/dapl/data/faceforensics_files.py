@@ -1,7 +1,7 @@
 """What `dapl prepare faceforensics` leaves behind, and how it is read. Imports no torch.
 
 prepare.json                              the settings it was made with; the same folder takes no others
-manifest.jsonl                            one line per frame, those left out too, and a line for each video left out whole
+manifest.jsonl                            one line per frame, also where it was left out, and one per video left out whole
 <split>/<class>/<video>/<frame>.png       the face, cut out and square; <frame> counts from 0
 <split>/<class>/<video>/<frame>-mask.png  its mask: 255 on the face, 0 elsewhere
 <split>/<class>/<video>/landmarks.npy     float32 n×468×2, (x, y) in pixels of the cut-out face; `row` of the manifest
@@ -55,9 +55,9 @@ class ManifestLine:
     file: str | None = None
     """The image, below the prepared folder; None where the frame was left out."""
     row: int | None = None
-    """Of the video's landmarks.npy."""
+    """The row of the video's landmarks.npy."""
     left_out: str | None = None
-    """Why."""
+    """Why it was left out."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

@@ -19,7 +19,7 @@ from dapl.common.errors import DaplError
 MAX_PIXELS = 50_000_000
 """Images above this are refused before they are decoded: a small file can hold a huge image."""
 FOREGROUND = 128
-"""Masks graded from 0 to 255 (CUB: 0, 51, … 255, a fifth for each annotator) are object from this value on."""
+"""Masks graded from 0 to 255 (CUB: 0, 51, … 255, one fifth per annotator) are object from this value on."""
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {
@@ -94,7 +94,7 @@ def _to_8_bit(image: Image.Image, name: str | Path) -> np.ndarray:
     values = np.asarray(image).astype(np.int64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise DaplError(
-            f"{name}: pixels of 32 bits (mode {image.mode}) have no known range; save it with 8 or 16 bits a channel."
+            f"{name}: pixels of 32 bits (mode {image.mode}) have no known range; save it with 8 or 16 bits per channel."
         )
     return ((values * 255 + 32767) // 65535).astype(np.uint8)
 

@@ -19,7 +19,7 @@ from dapl.common.errors import DaplError
 from dapl.masks.polygons import bounding_box, convex_hull, fill_polygon
 
 LANDMARKS = 468
-"""Of the face mesh. The model's further ten points lie on the irises."""
+"""Points of the face mesh. The model's further ten points lie on the irises."""
 
 _OUTLINES = {
     # with the lids: the opening alone is a few pixels high, and of no area when the eye is closed
@@ -172,7 +172,7 @@ def _starts(length: int, side: int) -> list[int]:
 
 
 def _distinct(faces: list[np.ndarray]) -> list[np.ndarray]:
-    """Without those found in two windows."""
+    """Each face once, though it was found in two windows."""
     kept: list[np.ndarray] = []
     for face in sorted(faces, key=_area, reverse=True):
         if not any(_overlap(face, other) > _SAME_FACE for other in kept):
@@ -186,7 +186,7 @@ def _overlap(face: np.ndarray, other: np.ndarray) -> float:
 
 
 def _area(face: np.ndarray) -> float:
-    """Of the box around it."""
+    """The area of the box around a face."""
     return float((face.max(axis=0) - face.min(axis=0)).prod())
 
 

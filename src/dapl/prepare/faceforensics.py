@@ -30,7 +30,7 @@ from dapl.prepare.faceforensics_layout import Plan, Video, labels_of, make_plan
 from dapl.prepare.faceforensics_video import FaceSettings, Tools, is_done, prepare_video, read_records, sweep
 
 _tools: Tools | None = None
-"""Of a worker process, made with its first video, so that what is wrong with them reaches the user as a sentence."""
+"""What a worker process makes with its first video, so that an error in it reaches the user as a sentence."""
 
 
 def prepare_all(

@@ -42,7 +42,7 @@ class Plan:
     unnamed: list[tuple[str, str]]
     """(label, source) of videos that are there and that no split names."""
     digest: str
-    """Of the splits."""
+    """Changes with the splits."""
 
 
 def labels_of(methods: Sequence[str] | None) -> tuple[str, ...]:

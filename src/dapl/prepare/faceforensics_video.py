@@ -45,7 +45,7 @@ class FaceSettings:
 
 
 class Tools:
-    """What is made once a process: the finder of faces and the refiner."""
+    """What is made once per process: the finder of faces and the refiner."""
 
     def __init__(self, settings: FaceSettings) -> None:
         self.refiner: Refiner = create_refiner(settings.refine, settings.sam_model)

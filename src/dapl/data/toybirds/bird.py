@@ -225,7 +225,7 @@ class Pose:
 
     root: Frame
     scale: float
-    """Pixels a unit."""
+    """Pixels per unit."""
     head_angle: float
     looks_back: bool
     tail_angle: float
