@@ -196,7 +196,7 @@ def _box(annotation: Json) -> Box | None:
 
 
 def _class_names(files: dict[str, _CocoFile], attribute: str | None) -> list[str]:
-    """The classes that occur: categories in the order of their ids in train, values of an attribute in alphabetical order."""
+    """The classes that occur: categories in the order of their ids in train, attributes in alphabetical order."""
     seen = {one.class_name for file in files.values() for group in file.objects.values() for one in group}
     if attribute is not None:
         return sorted(seen)

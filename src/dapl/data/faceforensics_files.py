@@ -1,7 +1,7 @@
 """What `dapl prepare faceforensics` leaves behind, and how it is read. Imports no torch.
 
 prepare.json                              the settings it was made with; the same folder takes no others
-manifest.jsonl                            one line per frame, also where it was left out, and one per video left out whole
+manifest.jsonl                            one line per frame, left out or not, and one per video that was left out whole
 <split>/<class>/<video>/<frame>.png       the face, cut out and square; <frame> counts from 0
 <split>/<class>/<video>/<frame>-mask.png  its mask: 255 on the face, 0 elsewhere
 <split>/<class>/<video>/landmarks.npy     float32 n×468×2, (x, y) in pixels of the cut-out face; `row` of the manifest
