@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -25,12 +24,6 @@ from dapl.evaluation import evaluate
 from dapl.experiments import sweep_study
 from dapl.models.backbone import Backbone
 from dapl.runs.run import Run
-
-LONG: list[dict[str, Any]] = [
-    {"stage": "warm_up", "epochs": 80, "batch_size": 16},
-    {"stage": "project"},
-    {"stage": "last_layer", "epochs": 1},
-]
 
 
 def trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
@@ -169,16 +162,19 @@ def test_the_paper_s_figure_has_three_panels(sweep: Callable[..., int], tmp_path
 # --- killed, interrupted, failed ------------------------------------------------------------------------------------
 
 
-def start(config: Path, out: Path, *arguments: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "dapl", "sweep", str(config), "--out", str(out), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def wait_for_epochs(run: Run, process: subprocess.Popen, count: int) -> None:
-    while not (run.last.exists() and len(run.logged()) >= count):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+KILLED = """
+import os, sys
+from dapl.cli import main
+from dapl.runs.run import Run
+log = Run.log
+def counted(run, entry):
+    log(run, entry)
+    if len(run.logged()) == 5:
+        os.kill(os.getpid(), int(sys.argv[1]))
+Run.log = counted
+sys.exit(main(sys.argv[2:]))
+"""
+"""`dapl`, which gets a signal when it has logged five epochs."""
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
@@ -186,37 +182,33 @@ def test_killed_while_training(
     write: Callable[..., Path], tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_study, "FOLDER_HEARTBEAT", {"heartbeat_interval": 1, "grace_period": 2})
-    config, out = write({"schedule": LONG}), tmp_path / "out"
-    command = ("--grid", "loss.cluster=0.5")
-    process = start(config, out, *command)
+    epochs, out = 10, tmp_path / "out"
+    command = ["sweep", str(write({"schedule": [{"stage": "warm_up", "epochs": epochs}]})), "--out", str(out)]
+    command += ["--grid", "loss.cluster=0.5"]
+    killed = [sys.executable, "-c", KILLED, str(int(how)), *command]
+    process = subprocess.run(killed, capture_output=True, text=True, check=False)
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), process.stderr
+    assert ("dapl: interrupted; the same command goes on" in process.stderr) == (how == signal.SIGINT)
     run = Run(out / "runs" / "loss.cluster=0.5,seed=0")
-    wait_for_epochs(run, process, 5)
-    os.kill(process.pid, how)
-    _, said = process.communicate(timeout=60)
-    if how == signal.SIGINT:
-        assert process.returncode == 130
-        assert "the same command goes on" in said
     before = run.logged()[:4]
     assert states(out) == ["RUNNING" if how == signal.SIGKILL else "FAIL"]
-    assert main(["sweep", str(config), "--out", str(out), *command]) == 0
+    assert main(command) == 0
     logged = run.logged()
     assert logged[:4] == before, "it began anew: the speeds of the first epochs are others"
-    epochs = [entry["epoch"] for entry in logged if entry["event"] == "epoch" and entry["stage"] == 0]
-    assert epochs == list(range(LONG[0]["epochs"]))
+    assert [entry["epoch"] for entry in logged if entry["event"] == "epoch"] == list(range(epochs))
     assert states(out) == ["FAIL", "COMPLETE"]
 
 
 @pytest.mark.slow
 def test_two_processes_share_the_work(write: Callable[..., Path], tmp_path: Path) -> None:
-    config, out = write(), tmp_path / "out"
-    command = ("--grid", "loss.cluster=0.1,0.2,0.3,0.4")
-    other = start(config, out, *command)
+    out = tmp_path / "out"
+    command = ["sweep", str(write()), "--out", str(out), "--grid", "loss.cluster=0.1,0.2,0.3,0.4"]
+    other = subprocess.Popen([sys.executable, "-m", "dapl", *command], stdout=subprocess.DEVNULL)
     while not (out / "runs").exists():
-        assert other.poll() is None, other.communicate()
+        assert other.poll() is None
         time.sleep(0.02)
-    assert main(["sweep", str(config), "--out", str(out), *command]) == 0
-    ended = other.communicate(timeout=250)
-    assert other.returncode == 0, ended
+    assert main(command) == 0
+    assert other.wait(timeout=250) == 0
     found = trials(out)
     assert [trial.state.name for trial in found] == ["COMPLETE"] * 4
     assert len({trial.user_attrs["point"] for trial in found}) == 4
