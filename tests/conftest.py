@@ -148,7 +148,12 @@ TINY_RUN: dict[str, Any] = {
 }
 """3 classes of drawn birds with 5 test images each; every system that has prototypes gets 3 per class."""
 TINY_SYSTEMS: dict[str, dict[str, Any]] = {
-    "dapl": {"model.heads": 3, "model.head_dim": 4, "schedule": [_WARM_UP, {"stage": "project"}, _LAST_LAYER]},
+    "dapl": {
+        "model.backbone.name": "test_mambaout",  # attention over features that hardly vary gives flat maps
+        "model.heads": 3,
+        "model.head_dim": 4,
+        "schedule": [_WARM_UP, {"stage": "project"}, _LAST_LAYER],
+    },
     "protopnet": _PROTOTYPES
     | {"schedule": [_WARM_UP, {"stage": "project"}, {"stage": "prune", "threshold": 1.0}, _LAST_LAYER]},
     "protopshare": _PROTOTYPES

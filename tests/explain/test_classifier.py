@@ -169,9 +169,7 @@ def test_a_list_gives_a_list(model: Classifier, array: np.ndarray, monkeypatch: 
 
 
 def test_objects_say_what_they_are(model: Classifier, array: np.ndarray) -> None:
-    assert repr(model) == (
-        "Classifier(dapl · test_efficientnet · toybirds: 3 classes, 9 prototypes, images of 64 pixels)"
-    )
+    assert repr(model) == ("Classifier(dapl · test_mambaout · toybirds: 3 classes, 9 prototypes, images of 64 pixels)")
     prediction, why = model.predict(array), model.explain(array, top=2)
     assert repr(prediction).startswith(f"Prediction({prediction.class_name} {prediction.probability:.1%}, ")
     assert repr(why).startswith(f"LocalExplanation(image: {why.predicted_name} ")
