@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -105,18 +106,12 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_train_and_evaluate_by_the_names_that_the_package_gives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = {
+    config = tiny_fields | {
         "data": {"name": "stripes", "count": 4, "image_size": 32, "validation_share": 0.25},
-        "model": {
-            "system": "wide",
-            "width": 8,
-            "prototypes_per_class": 2,
-            "backbone": {"name": "test_efficientnet", "weights": "random"},
-        },
+        "model": tiny_fields["model"] | {"system": "wide", "width": 8, "prototypes_per_class": 2},
         "schedule": [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}],
-        "runtime": {"accelerator": "cpu", "workers": 0},
         "cache": {"folder": str(tmp_path / "cache")},
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))

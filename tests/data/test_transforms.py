@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
@@ -25,15 +25,6 @@ CENTRES = ((12, 12), (128, 14), (70, 48), (20, 84), (120, 80), (84, 20))
 DOT, PART = 4, 9
 GROUND = 40.0
 HEIGHT, WIDTH = 97, 141
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """As a data loader's worker has it: on a busy machine threads wait for each other longer than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def dots(height: int = HEIGHT, width: int = WIDTH) -> Sample:
