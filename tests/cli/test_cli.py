@@ -358,7 +358,7 @@ def test_data_that_is_not_there(write: Callable, refused: Callable, tmp_path: Pa
     assert str(tmp_path / "nothing") in refused("train", write(data={"name": "cub", "root": str(tmp_path / "nothing")}))
 
 
-def test_one_image_a_class_cannot_be_held_out(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
+def test_one_image_per_class_cannot_be_held_out(cub: Callable, refused: Callable, tiny_cub: Path) -> None:
     table = tiny_cub / "train_test_split.txt"
     rows = [line.split()[0] for line in table.read_text().splitlines()]
     table.write_text("".join(f"{row} {int(int(row) % 6 == 1)}\n" for row in rows))

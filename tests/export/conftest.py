@@ -32,7 +32,7 @@ def system(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def run(system: str, evaluated: Callable[[str], Path]) -> Path:
-    """Of every system in turn; leave it as it is."""
+    """The run of every system in turn; leave it as it is."""
     return evaluated(system)
 
 

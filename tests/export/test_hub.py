@@ -52,7 +52,7 @@ def test_it_is_the_model_of_the_run(run: Path, exported: Path) -> None:
     assert found.metrics == json.loads(Run(run).evaluation_file.read_text())
 
 
-def test_every_projected_prototype_has_a_image(run: Path, exported: Path) -> None:
+def test_every_projected_prototype_has_an_image(run: Path, exported: Path) -> None:
     loaded, found = load_run(run), load_exported(exported)
     assert set(found.images) == {record.index for record in loaded.records if record.image is not None}
     for record in found.records:
@@ -259,7 +259,7 @@ def test_a_broken_image_costs_only_itself(own_export: Path, image: Path) -> None
     assert "prototype 0 is no JPEG" in (model.patches.problem or "")
 
 
-def test_a_image_is_a_jpeg_of_a_sane_size(own_export: Path) -> None:
+def test_an_image_is_a_jpeg_of_a_sane_size(own_export: Path) -> None:
     first = sorted((own_export / "prototypes").iterdir())[0]
     Image.new("RGB", (3000, 2)).save(first, format="JPEG")
     found = load_exported(own_export)

@@ -35,7 +35,7 @@ from dapl.metrics.registry import data_gives, given_by, missing_needs
 from dapl.runs.run import Run
 
 _TOO_MANY_FAILURES = 3
-"""So many points that fail before one succeeds: it is not the points."""
+"""When so many points fail before one succeeds, something else than the points is wrong."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def draw_results(folder: Path, results: Sequence[PanelResult], caption: str, spl
 
 
 def one_sweep(result: PanelResult, caption: str, split: str) -> Figure:
-    """Three panels, one a metric; where several fields were varied by a grid, a line for each value of the others."""
+    """Three panels, one per metric; where several fields were varied by a grid, a line for each value of the others."""
     panel = result.panel
     searched = not panel.is_grid() or len(_lines(result)) > len(_LINES)
     fields = panel.fields() if searched else panel.fields()[:1]

@@ -48,7 +48,7 @@ DATABASE_HEARTBEAT = {"heartbeat_interval": 30, "grace_period": 120}
 """The same for machines that share a database. They may have folders of their own, where no lock of a run helps."""
 LOCK = ".study.lock"
 _TRIES = 5
-"""To open a database whose tables another machine is making."""
+"""How often a database is opened whose tables another machine is making."""
 
 
 class PanelStudy:

@@ -47,7 +47,7 @@ class ModelCard:
         return (self.metrics or {}).get("protocol", {})
 
     def _measured(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Those of the card's numbers that the run's metrics.json has."""
+        """The numbers of the card that metrics.json of the run has."""
         numbers = (self.metrics or {}).get("numbers")
         for name in (metric.name for metric in REGISTERED if metric.card):
             number = numbers.get(name) if isinstance(numbers, dict) else None
