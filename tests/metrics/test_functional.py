@@ -340,3 +340,16 @@ def test_bad_input_gets_one_clear_sentence(case: str) -> None:
         call()
     assert str(error.value).endswith(".")
     assert "\n" not in str(error.value)
+
+
+def test_the_foreground_loss_uses_the_formula_of_the_metric() -> None:
+    """One formula; only a map that is 0 everywhere differs: nothing to measure, and nothing to be trained away."""
+    from dapl.training import losses
+
+    maps, masks = torch.rand(3, 4, 5, 5), torch.rand(3, 5, 5)
+    maps[1, 2] = 0
+    metric, loss = F.background_bias(maps, masks), losses.background_bias(maps, masks)
+    assert metric[1, 2].isnan()
+    assert loss[1, 2] == 0
+    there = ~metric.isnan()
+    assert torch.equal(metric[there], loss[there].clamp(max=1))
