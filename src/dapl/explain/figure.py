@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont
 
+from dapl.explain.described import DescribedExplanation
 from dapl.explain.draw import ATTENTION, blended, fitting_text, percentage, signed, to_pil
 from dapl.explain.evidence import Box, ClassEvidence, Evidence
-
-if TYPE_CHECKING:
-    from dapl.explain.local import LocalExplanation
 
 SCALE = 2
 """Pixels of the figure for one unit of its layout."""
@@ -21,7 +18,7 @@ _INK, _QUIET, _LINE, _FOR, _AGAINST, _WARN = "#1d1c1a", "#6a6761", "#d8d5ce", "#
 _BOX = "#ffe14d"
 
 
-def draw_figure(explanation: LocalExplanation) -> Image.Image:
+def draw_figure(explanation: DescribedExplanation) -> Image.Image:
     tiles = 3 if explanation.with_attention else 2
     column = tiles * (_TILE + _GAP) + _TEXT
     rows = max(len(evidence.rows) for evidence in explanation.classes)
@@ -82,7 +79,7 @@ def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
-def _draw_head(canvas: _Canvas, explanation: LocalExplanation, width: int) -> None:
+def _draw_head(canvas: _Canvas, explanation: DescribedExplanation, width: int) -> None:
     side = _HEAD - 30
     canvas.tile(_MARGIN, _MARGIN, to_pil(explanation.image), side=side)
     x, room = _MARGIN + side + 18, width - 2 * _MARGIN - side - 18
@@ -98,7 +95,13 @@ def _draw_head(canvas: _Canvas, explanation: LocalExplanation, width: int) -> No
 
 
 def _draw_class(
-    canvas: _Canvas, explanation: LocalExplanation, evidence: ClassEvidence, left: int, top: int, width: int, tiles: int
+    canvas: _Canvas,
+    explanation: DescribedExplanation,
+    evidence: ClassEvidence,
+    left: int,
+    top: int,
+    width: int,
+    tiles: int,
 ) -> None:
     canvas.text(left, top, evidence.name, 15, bold=True, room=width)
     canvas.text(left, top + 20, f"{percentage(evidence.probability)}, logit {signed(evidence.logit)}", 11, _QUIET)
@@ -122,7 +125,9 @@ def _draw_class(
     canvas.text(x, bottom + 25, signed(evidence.logit), 12, bold=True)
 
 
-def _draw_row(canvas: _Canvas, explanation: LocalExplanation, row: Evidence, left: int, top: int, tiles: int) -> None:
+def _draw_row(
+    canvas: _Canvas, explanation: DescribedExplanation, row: Evidence, left: int, top: int, tiles: int
+) -> None:
     canvas.tile(left, top, blended(explanation.image, row.heat), row.box)
     if tiles == 3 and row.attention is not None:
         canvas.tile(left + _TILE + _GAP, top, blended(explanation.image, row.attention, ATTENTION))

@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
+from dapl.explain.described import DescribedExplanation
 from dapl.explain.draw import ATTENTION, jpeg_uri, overlay_uri, percentage, templates
 from dapl.explain.evidence import Box, ClassEvidence, Evidence, Explanation, Reason, doc
-from dapl.explain.patches import NoPatches, Patch, PatchSource
+from dapl.explain.patches import Patch, PatchSource
 
 FORMATS = ("html", "png", "json")
 JSON_FORMAT, JSON_VERSION = "dapl-explanation", 1
@@ -46,7 +47,7 @@ class ShownReason(Reason):
 
 
 @dataclass(frozen=True, repr=False)
-class LocalExplanation(Explanation):
+class LocalExplanation(DescribedExplanation):
     """Why an image got its label; it knows the image's name and where the training patches of the prototypes are.
 
     >>> why = model.explain("bird.jpg")                   # doctest: +SKIP
@@ -56,11 +57,6 @@ class LocalExplanation(Explanation):
     2.521
     >>> why.save("bird.html")                             # doctest: +SKIP
     """
-
-    name: str = "image"
-    about: str = ""
-    """The model in a few words."""
-    patches: PatchSource = field(default_factory=NoPatches)
 
     def __repr__(self) -> str:
         rows = sum(len(evidence.rows) for evidence in self.classes)
@@ -126,26 +122,6 @@ class LocalExplanation(Explanation):
             }
         return ShownReason(**row.facts(), **drawn[row.prototype])
 
-    def close_up(self, row: Evidence) -> Patch | None:
-        """The training patch of a prototype with some of what is beside it; None where it is not at hand."""
-        patch = None if row.record is None else self.patches.patch(row.record)
-        return None if patch is None else patch.close_up()
-
-    @property
-    def strongest(self) -> float:
-        """The largest |contribution| that is listed, which bars are drawn against."""
-        return max((abs(row.contribution) for e in self.classes for row in e.rows), default=0.0) or 1.0
-
-    @property
-    def with_attention(self) -> bool:
-        return any(row.attention is not None for evidence in self.classes for row in evidence.rows)
-
-    def role(self, evidence: ClassEvidence) -> str:
-        """Why a class is explained."""
-        if evidence.index == self.predicted:
-            return "predicted"
-        return "runner-up" if evidence.index == self.runner_up else "asked for"
-
     def to_json(self) -> dict[str, Any]:
         """Plain values; docs/explain.md says what each is."""
         return {
@@ -180,14 +156,6 @@ class LocalExplanation(Explanation):
         if others:
             lines.append(f"    {left:8.3f}   {others} other prototype{'s' if others > 1 else ''}")
         return "\n".join([*lines, f"    {evidence.logit:8.3f}   logit"])
-
-    def notes(self, row: Evidence) -> tuple[list[str], list[str], list[str]]:
-        """What is said of a prototype beside its numbers: its head and part, whose it is, and what is the matter."""
-        head = [f"head {row.head}"] if self.heads > 1 else []
-        part = [row.part] if row.part else []
-        whose = [] if row.own else [f"of {', '.join(row.of)}"]
-        matter = {"background": row.background, "switched off": row.switched_off}
-        return head + part, whose, [text for text, so in matter.items() if so]
 
 
 def localise(
