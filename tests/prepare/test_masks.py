@@ -71,51 +71,6 @@ def said(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str]]:
     return run
 
 
-@pytest.fixture(scope="module")
-def tiny_sam(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SAM with random weights, saved as the real one is."""
-    pytest.importorskip("transformers", reason="pip install 'dapl[masks]'")
-    import torch
-    from transformers import (
-        SamConfig,
-        SamImageProcessor,
-        SamMaskDecoderConfig,
-        SamModel,
-        SamProcessor,
-        SamPromptEncoderConfig,
-        SamVisionConfig,
-    )
-
-    torch.manual_seed(0)
-    common: dict[str, Any] = {"hidden_size": 32}
-    config = SamConfig(
-        vision_config=SamVisionConfig(
-            hidden_size=32,
-            output_channels=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            image_size=64,
-            patch_size=8,
-            mlp_dim=64,
-            num_pos_feats=16,
-            global_attn_indexes=[1],
-            window_size=4,
-        ),
-        prompt_encoder_config=SamPromptEncoderConfig(**common, image_size=64, patch_size=8, mask_input_channels=4),
-        mask_decoder_config=SamMaskDecoderConfig(**common, mlp_dim=64, num_attention_heads=2, iou_head_hidden_dim=32),
-    )
-    folder = tmp_path_factory.mktemp("sam")
-    SamModel(config).save_pretrained(folder)
-    processor = SamImageProcessor(
-        size={"longest_edge": 64},
-        pad_size={"height": 64, "width": 64},
-        mask_size={"longest_edge": 32},
-        mask_pad_size={"height": 32, "width": 32},
-    )
-    SamProcessor(processor).save_pretrained(folder)
-    return folder
-
-
 # --- a folder -------------------------------------------------------------------------------------------------------
 
 
