@@ -32,7 +32,7 @@ class ImageFacts:
 
 
 def facts_of(sample: Sample, names: Sequence[str]) -> ImageFacts:
-    """Of a sample that was fitted to the model's size: its own part masks, else discs around its keypoints."""
+    """What a sample, fitted to the model's size, has annotated: its part masks, else discs around its keypoints."""
     mask = None if sample.mask is None else sample.mask.as_subclass(Tensor).bool()
     if sample.part_masks is not None and names:
         return _with_parts(sample.part_masks.as_subclass(Tensor).bool(), None, mask, names)

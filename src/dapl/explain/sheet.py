@@ -24,7 +24,7 @@ _GREEN, _RED, _GREY = (60, 220, 90), (235, 60, 60), (150, 150, 150)
 
 
 def prototype_sheet(loaded: LoadedRun, run_data: RunData, classes: int = 20, tile: int = 112) -> Image.Image:
-    """One row a class, one tile a prototype: its source image, bright where the prototype is active.
+    """One row per class, one tile per prototype: its source image, bright where the prototype is active.
 
     Outline green: grounded; red: no patch had enough foreground; grey: removed. Only the first ``classes``.
     """

@@ -159,7 +159,7 @@ def offenders(entries: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any
 
 
 def _least(counted: Sequence[tuple[int, dict[str, Any]]], flag: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Those with a flag that lie least on the object, by the first of the shares that is known."""
+    """The prototypes with a flag that lie least on the object, by the first of the shares that is known."""
 
     def share(entry: dict[str, Any]) -> float | None:
         return next((entry["foreground"][key] for key in keys if entry["foreground"][key] is not None), None)

@@ -1,6 +1,6 @@
-"""What the page says of the model, its training and its numbers, read off the small files of a run.
+"""What the page says of the model, its training and its numbers, read off the small files of a run without torch.
 
-Training curves as the geometry of small SVG charts: the template only writes it down. Imports no torch.
+Training curves are given as the geometry of small SVG charts, which the template only writes down.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def model_facts(run: Run, config: Config, prototypes: int, classes: int) -> dict
     names = {
         "heads": "heads",
         "head_dim": "width of a head",
-        "prototypes_per_class": "prototypes a class",
+        "prototypes_per_class": "prototypes per class",
         "width": "width of a prototype",
     }
     lines += [(text, f"{value}") for field, text in names.items() if (value := getattr(model, field, None)) is not None]
@@ -281,7 +281,7 @@ def _stage_spans(epochs: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]
 
 
 def _points(values: Sequence[float | None], start: int, end: int, x, y) -> str:
-    """Of one stage, as SVG writes them; thinned where there are more than can be seen."""
+    """The points of one stage, as SVG writes them; thinned where there are more than can be seen."""
     step = max(1, -(-len(values) // _MOST_POINTS))
     rows = sorted({*range(start, end, step), end - 1})
     return " ".join(f"{x(row)},{y(value)}" for row in rows if (value := values[row]) is not None)

@@ -29,7 +29,7 @@ _FIELDS = ("confusion", "foreground", "seen", "on_part", "part_seen", "iou", "pa
 
 
 class SplitSums:
-    """Sums over the images of each class. C classes, M prototypes a class at most, K parts."""
+    """Sums over the images of each class. C classes, M prototypes per class at most, K parts."""
 
     def __init__(self, classes: int, prototypes: int, parts: int) -> None:
         self.confusion = torch.zeros(classes, classes)

@@ -1,7 +1,4 @@
-"""The web application: which address answers what.
-
-``dapl serve``: open a run and answer until told to stop.
-"""
+"""``dapl serve``: the web application of a run, answering until told to stop."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from dapl.explain.classifier import Classifier
 from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
 from dapl.serve.inspector import Examples, Inspector
-from dapl.serve.requests import PLACES, Guard, Refusal, Worker
+from dapl.serve.requests import PLACES, Guard, ModelThread, Refusal
 from dapl.serve.routes import explain_router, facts_router, mark_router, page_router
 from dapl.serve.state import LiveReport, State
 
@@ -37,7 +34,7 @@ def build_app(loaded: LoadedRun, names: Collection[str] = (), places: int = PLAC
     """The page and the API of one run. ``names``: further host names under which it may be called."""
     marks = Marks.of_run(loaded.run.folder)
     marks.read()  # a broken file is said now, not when someone marks something
-    worker = Worker(places)
+    worker = ModelThread(places)
     classifier = Classifier.of_run(loaded)
     state = State(loaded, classifier, Inspector(classifier), Examples(loaded.config), marks, worker, LiveReport(loaded))
 

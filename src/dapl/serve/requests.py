@@ -1,13 +1,8 @@
-"""What a client is told when a request cannot be met: one sentence and a status, never a path or a traceback.
+"""What every request passes before it reaches the model: who may ask, how much may wait, and which files are read.
 
-One model pass at a time, and only so many images waiting for theirs.
-
-What every request passes: is it addressed to us, does it come from our own page; and the headers of every answer.
-
-Images from the outside: read with a limit, decoded by Pillow alone, never stored and never sent back as they came.
-
-Whatever hides in a file beside its pixels (a ZIP after the last marker, HTML in a comment) is left behind when it is
-decoded; what the page shows of it is encoded anew.
+A refusal is one sentence and a status, never a path or a traceback. Images are read with a limit, decoded by Pillow
+alone, never stored and never sent back as they came: whatever hides in a file beside its pixels (a ZIP after the last
+marker, HTML in a comment) is left behind, and what the page shows of it is encoded anew.
 """
 
 from __future__ import annotations
@@ -41,19 +36,13 @@ class Refusal(Exception):  # noqa: N818  (as often an answer as an error)
         self.status, self.sentence, self.headers = status, sentence, dict(headers or {})
 
 
-def too_busy() -> Refusal:
-    return Refusal(
-        503, "The server has as many images waiting as it can hold; try again in a second.", {"Retry-After": "1"}
-    )
-
-
 PLACES = 32
 """Requests that may hold an image in memory, counting the one that is being worked on."""
 
 _Result = TypeVar("_Result")
 
 
-class Worker:
+class ModelThread:
     """A single thread that all work on the model goes through, in the order in which it was asked for."""
 
     def __init__(self, places: int = PLACES) -> None:
@@ -65,7 +54,8 @@ class Worker:
     def place(self) -> Iterator[None]:
         """Held from before an image is read until its answer is there. Only the event loop's thread takes places."""
         if self.taken >= self.places:
-            raise too_busy()
+            sentence = "The server has as many images waiting as it can hold; try again in a second."
+            raise Refusal(503, sentence, {"Retry-After": "1"})
         self.taken += 1
         try:
             yield

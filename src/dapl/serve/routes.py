@@ -138,7 +138,7 @@ def _example(state: State, index: int) -> answers.Example:
 
 
 def _numbers(state: State) -> dict[str, answers.MeasuredNumber]:
-    """Of ``metrics.json``; none where the run was not evaluated."""
+    """The headlines of ``metrics.json``; none where the run was not evaluated."""
     try:
         content = json.loads(state.loaded.run.evaluation_file.read_text(encoding="utf-8"))["numbers"]
         return {name: answers.MeasuredNumber(**content[name]) for name in HEADLINES if content.get(name)}

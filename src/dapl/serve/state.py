@@ -17,7 +17,7 @@ from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
 from dapl.serve.answers import Problem
 from dapl.serve.inspector import Examples, Inspector
-from dapl.serve.requests import Worker
+from dapl.serve.requests import ModelThread
 
 _ASSETS = Linked(images="/report/images/", static="/report/static/")
 POLICY = f"{_ASSETS.policy()}; connect-src 'self'"
@@ -65,7 +65,7 @@ class State:
     inspector: Inspector
     examples: Examples
     marks: Marks
-    worker: Worker
+    worker: ModelThread
     report: LiveReport
 
 
