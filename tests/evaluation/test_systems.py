@@ -23,21 +23,11 @@ from dapl.runs.run import Run
 from dapl.training.trainer import train
 
 from .conftest import SIZE, tiny_config
-from .test_evaluate import exact_parts
+from .test_evaluate import LOOKS, exact_parts
 
 BACKBONE = {"name": "mobilenetv2_100", "weights": "random", "stages": [-4]}
 """A stage whose cells see less than the image."""
 ANSWERS = {"accuracy", "balanced_accuracy", "ece", "cross_entropy"}
-LOOKS = (
-    "coverage",
-    "precision",
-    "recall",
-    "diversity",
-    "redundancy",
-    "imbalance",
-    "background_bias",
-    "region_background_share",
-)
 
 
 def trained(folder: Path, model: dict[str, Any], schedule: list[dict[str, Any]], **fields: Any) -> Path:

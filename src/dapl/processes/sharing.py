@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from dapl.processes.interface import Processes
-
-TABLE = TypeVar("TABLE")
 
 
 def own_batches(order: Sequence[Tensor], processes: Processes) -> list[Tensor]:
@@ -33,10 +29,3 @@ def sum_rows(table: Tensor, processes: Processes) -> Tensor:
     if processes.world_size == 1:
         return table
     return processes.sum(table.to(processes.device)).cpu()
-
-
-def sum_tables(tables: TABLE, processes: Processes) -> TABLE:
-    """`sum_rows` of every field of a dataclass, in place."""
-    for field in fields(tables):  # type: ignore[arg-type]
-        setattr(tables, field.name, sum_rows(getattr(tables, field.name), processes))
-    return tables

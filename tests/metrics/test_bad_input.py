@@ -11,6 +11,8 @@ from dapl import metrics as M
 from dapl.common.errors import DaplError
 from dapl.metrics import functional as C
 
+from . import test_classes, test_functional, test_parts
+
 maps, masks = torch.rand(2, 3, 7, 7), torch.rand(2, 7, 7)
 keypoints, visible = torch.rand(2, 5, 2) * 7, torch.ones(2, 5).bool()
 holed = keypoints.clone()
@@ -109,9 +111,21 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_INPUT)
+EVERY = {
+    f"{name}: {case}": table[case]
+    for name, table in (
+        ("parts", test_parts.BAD_INPUT),
+        ("functions", test_functional.BAD_INPUT),
+        ("classes", test_classes.BAD_INPUT),
+        ("companions", BAD_INPUT),
+    )
+    for case in table
+}
+
+
+@pytest.mark.parametrize("case", EVERY)
 def test_bad_input_gets_one_clear_sentence(case: str) -> None:
-    call, message = BAD_INPUT[case]
+    call, message = EVERY[case]
     with pytest.raises(DaplError, match=message) as error:
         call()
     assert str(error.value).endswith(".")
