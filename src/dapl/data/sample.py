@@ -74,6 +74,9 @@ class Subset:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __repr__(self) -> str:
+        return f"Subset({len(self)} of {self.dataset!r})"
+
     def __getitem__(self, index: int) -> Sample:
         return self.dataset[self.indices[index]]
 

@@ -34,6 +34,9 @@ class ToyBirds:
     classes or more images leave the others as they are. ``background_cue`` is the probability that an image's
     background is the one that betrays its class; otherwise it is drawn independently of the class. It changes nothing
     but the background: the same bird stands there in the same pose.
+
+    >>> ToyBirds(classes=3, images_per_class=2, size=48, split="test")
+    ToyBirds(test: 6 images, 3 classes)
     """
 
     has_masks = True
@@ -70,6 +73,9 @@ class ToyBirds:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"ToyBirds({self.split}: {len(self)} images, {len(self.classes)} classes)"
 
     def __getitem__(self, index: int) -> Sample:
         index = range(len(self))[index]
