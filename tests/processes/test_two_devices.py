@@ -24,8 +24,8 @@ from dapl.training.trainer import train
 pytestmark = pytest.mark.slow
 
 # 24 images, of which 21 are trained on: an odd number, so that the shares of two processes are never the same.
-# Where nothing is learned two images are read at a time, so that every image is read in the same company by one process and
-# by two: in another company its maps differ in the last bits, and a pixel at the edge of a region may change sides.
+# Where nothing is learned two images are read at a time: one process and two read each image in the same company.
+# In another company its maps differ in the last bits, and a pixel at the edge of a region may change sides.
 DATA = {"data.images_per_class": 8, "data.test_images_per_class": 3, "runtime.evaluation_batch": 2}
 # ImageNet weights: through random ones hardly a gradient comes back, and Adam makes the same of it whatever its size.
 # Its last stage but one: no parameter may wait for a gradient that never comes, so what is behind it must be cut off.
