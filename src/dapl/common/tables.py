@@ -83,22 +83,17 @@ def markdown(rows: Sequence[Row], columns: Sequence[Column]) -> str:
 def csv_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     """A `Spread` is two columns: the mean and ``<name>_std``."""
     spreads = {column.name for column in columns if any(isinstance(row.get(column.name), Spread) for row in rows)}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     heads = [[c.name, f"{c.name}_std"] if c.name in spreads else [c.name] for c in columns]
-    writer.writerow([head for part in heads for head in part])
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [head for part in heads for head in part], lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        cells = [_cells(row.get(column.name), column.name in spreads) for column in columns]
-        writer.writerow([cell for part in cells for cell in part])
+        cells: dict[str, Any] = {column.name: row.get(column.name) for column in columns}
+        for name, value in row.items():
+            if name in cells and isinstance(value, Spread):
+                cells |= {name: value.mean, f"{name}_std": value.deviation}
+        writer.writerow(cells)
     return text.getvalue()
-
-
-def _cells(value: Any, is_spread: bool) -> list[Any]:
-    if not is_spread:
-        return ["" if value is None else value]
-    if not isinstance(value, Spread):
-        return ["" if value is None else value, ""]
-    return [value.mean, "" if value.deviation is None else value.deviation]
 
 
 def plain(row: Row) -> dict[str, Any]:

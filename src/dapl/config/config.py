@@ -66,17 +66,12 @@ class Config(Section):
         return {"system": "dapl", **model} if isinstance(model, dict) else model
 
     @model_validator(mode="after")
-    def _stages_suit_the_system(self) -> Config:
+    def _stages_suit_the_model(self) -> Config:
         for number, stage in enumerate(self.schedule):
             if why := _UNSUITABLE.get((self.model.system, stage.stage)):
                 raise ValueError(f"schedule.{number}: {why}; leave out the stage {stage.stage}.")
             if stage.stage == "merge" and self.model.system not in ("protopnet", "protopshare"):
                 raise ValueError(f"schedule.{number}: merge is for protopshare; {self.model.system} cannot share them.")
-        return self
-
-    @model_validator(mode="after")
-    def _parts_exist(self) -> Config:
-        for number, stage in enumerate(self.schedule):
             if isinstance(stage, (WarmUpStage, JointStage)):
                 for part in (*stage.learning_rates, *stage.weight_decay):
                     if part not in PARTS and isinstance(self.model, OWN_MODELS):  # a plug-in has parts of its own

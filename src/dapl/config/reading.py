@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from dapl.common.errors import DaplError, nearest
 from dapl.common.plugins import DATASET_GROUP, SYSTEM_GROUP, plugins
@@ -20,12 +19,8 @@ from dapl.config.section import Section, plugin_section
 from dapl.config.training import Stage
 
 
-def sections_of(field: FieldInfo) -> tuple[type[Section], ...]:
-    """Section classes within a field's type: itself, or the members of a union or list."""
-    return tuple(walk_types(field.annotation))
-
-
 def walk_types(annotation: Any) -> Iterator[type[Section]]:
+    """Section classes within a field's type: itself, or the members of a union or list."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for argument in get_args(annotation):
@@ -54,7 +49,7 @@ _GROUPS = {"data": DATASET_GROUP, "model": SYSTEM_GROUP}
 def describe_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """(dotted name, default, description) of every field, for the help text and the documentation."""
     for name, field in section.model_fields.items():
-        nested = sections_of(field)
+        nested = list(walk_types(field.annotation))
         dotted = f"{prefix}{name}"
         if not nested:
             default = field.get_default(call_default_factory=True)
@@ -81,9 +76,7 @@ def _describe_option(option: type[Section], dotted: str, separator: str) -> Iter
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML file and lay dotted overrides over it, e.g. ``{"model.head_dim": 8}``."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        values = read_yaml(path)
+    values: dict[str, Any] = {} if path is None else read_yaml(path)
     for dotted, value in (overrides or {}).items():
         _set(values, dotted, copy.deepcopy(value))  # a later field may be set inside it
     return parse_config(values, source=str(path) if path is not None else "config")
@@ -181,10 +174,8 @@ def _known_at(location: Sequence[Any]) -> list[str]:
     """Names of the fields that a section may have, found by walking the models along an error's location."""
     section: Any = Config
     for part in location:
-        options = (
-            sections_of(section.model_fields[part]) if isinstance(part, str) and part in section.model_fields else ()
-        )
-        if options:
+        field = section.model_fields.get(part)
+        if field is not None and (options := list(walk_types(field.annotation))):
             candidates = options
             section = candidates[0]
         elif part in TAGS:

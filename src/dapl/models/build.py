@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from dapl.common.plugins import SYSTEM_GROUP, find_builder
-from dapl.config import BlackBoxModel, DaplModel, ModelConfig, PixPNetModel, ProtoPNetModel
-from dapl.models.backbone import Backbone, create_backbone
+from dapl.config import ModelConfig
+from dapl.models.backbone import create_backbone
 from dapl.models.blackbox import BlackBox
 from dapl.models.contract import PrototypeModel
 from dapl.models.dapl import Dapl
@@ -43,36 +43,17 @@ def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bo
         return find_builder(config.system, SYSTEMS, SYSTEM_GROUP, "model.system")(config, classes)
 
 
-@register("dapl")
-def _build_dapl(config: DaplModel, classes: int) -> Dapl:
-    return Dapl(_backbone(config), classes, config.heads, config.head_dim, config.epsilon, config.addon_init)
+def _builder(model: Callable[..., PrototypeModel]) -> Builder:
+    """For a model whose arguments have the names of the fields of its section; ``patch`` has one value only."""
+
+    def build(config: Any, classes: int) -> PrototypeModel:
+        fields = config.model_dump(exclude={"system", "backbone", "patch"})
+        return model(create_backbone(**config.backbone.model_dump()), classes, **fields)
+
+    return build
 
 
-@register("protopnet")
-@register("protopshare")
-def _build_protopnet(config: ProtoPNetModel, classes: int) -> ProtoPNet:
-    return ProtoPNet(
-        _backbone(config),
-        classes,
-        config.prototypes_per_class,
-        config.width,
-        config.epsilon,
-        config.other_class_weight,
-        config.addon_init,
-    )
-
-
-@register("pixpnet")
-def _build_pixpnet(config: PixPNetModel, classes: int) -> PixPNet:
-    return PixPNet(
-        _backbone(config), classes, config.prototypes_per_class, config.width, config.epsilon, config.addon_init
-    )
-
-
-@register("blackbox")
-def _build_blackbox(config: BlackBoxModel, classes: int) -> BlackBox:
-    return BlackBox(_backbone(config), classes)
-
-
-def _backbone(config: ModelConfig) -> Backbone:
-    return create_backbone(**config.backbone.model_dump())
+for _system, _model in (("dapl", Dapl), ("pixpnet", PixPNet), ("blackbox", BlackBox)):
+    register(_system)(_builder(_model))
+for _system in ("protopnet", "protopshare"):
+    register(_system)(_builder(ProtoPNet))

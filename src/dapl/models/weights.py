@@ -148,19 +148,16 @@ def _check_complete(state: StateDict, expected: StateDict, backbone: str, path: 
 
 def resolve_weights(backbone: str, weights: str) -> tuple[StateDict | None, bool]:
     """(state dict to load, or None; whether timm shall fetch from its hub) for the config's ``weights`` field."""
+    file = package_file(backbone)
     if weights == "random":
         return None, False
-    if weights == "hub":
+    if weights == "hub" or (weights == "auto" and file is None):
         return None, True
-    file = package_file(backbone)
-    if weights == "auto":
-        return (fitting(read_state_dict(file), backbone, file), False) if file else (None, True)
-    if weights == "package":
-        if file is None:
-            raise DaplError(f"model.backbone.weights: {_package_advice(backbone)}")
-        return fitting(read_state_dict(file), backbone, file), False
-    path = expand_path(weights, "model.backbone.weights")
-    return fitting(read_state_dict(path), backbone, path), False
+    if weights not in ("auto", "package"):
+        file = expand_path(weights, "model.backbone.weights")
+    if file is None:
+        raise DaplError(f"model.backbone.weights: {_package_advice(backbone)}")
+    return fitting(read_state_dict(file), backbone, file), False
 
 
 def _package(backbone: str) -> WeightPackage | None:

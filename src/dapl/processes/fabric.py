@@ -23,6 +23,8 @@ class FabricProcesses:
 
     def __init__(self, fabric: Fabric, per_machine: int) -> None:
         self.fabric, self.per_machine = fabric, per_machine
+        self.device, self.world_size = fabric.device, fabric.world_size
+        self.global_rank, self.local_rank = fabric.global_rank, fabric.local_rank
 
     @classmethod
     def of_runtime(cls, runtime: RuntimeConfig) -> FabricProcesses:
@@ -43,22 +45,6 @@ class FabricProcesses:
 
     def __repr__(self) -> str:
         return f"FabricProcesses({str(self.device)!r}, {self.global_rank + 1} of {self.world_size})"
-
-    @property
-    def device(self) -> torch.device:
-        return self.fabric.device
-
-    @property
-    def world_size(self) -> int:
-        return self.fabric.world_size
-
-    @property
-    def global_rank(self) -> int:
-        return self.fabric.global_rank
-
-    @property
-    def local_rank(self) -> int:
-        return self.fabric.local_rank
 
     def autocast(self) -> AbstractContextManager[Any]:
         return self.fabric.autocast()

@@ -19,7 +19,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -106,19 +106,12 @@ class Run:
         16
         """
         run = folder if isinstance(folder, Run) else cls(Path(folder))
-        folder = run.folder
         if not run.config_file.is_file():
-            raise DaplError(f"{folder}: not a run directory (it has no config.yaml); `dapl train` makes one.")
+            raise DaplError(f"{run.folder}: not a run directory (it has no config.yaml); `dapl train` makes one.")
         return run
 
     def config(self, overrides: dict[str, Any] | None = None) -> Config:
         return load_config(self.config_file, overrides)
-
-    def describe_data(self, classes: Sequence[str], parts: Sequence[str], images: dict[str, int]) -> None:
-        write_json(self.data_file, {"classes": list(classes), "parts": list(parts), "images": images})
-
-    def describe_model(self, facts: dict[str, Any]) -> None:
-        write_json(self.model_file, facts)
 
     def class_names(self) -> list[str]:
         """Names in the order of the logits, as the run was trained."""

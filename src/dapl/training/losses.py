@@ -24,8 +24,8 @@ def cluster(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
     A masked minimum with infinity (decision 3): ProtoPNet's max((128 − d)·mask) is right only while d ≤ 128.
     Shapes: distances B×P, already the minimum over locations.
     """
-    own = membership.T[labels]
-    return _finite_mean(distances.masked_fill(~own, torch.inf).amin(1))
+    nearest = distances.masked_fill(~membership.T[labels], torch.inf).amin(1)
+    return _mean(nearest, nearest.isfinite())  # images whose class has no prototype left do not count
 
 
 def cluster_all(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
@@ -39,8 +39,8 @@ def cluster_all(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor
 
 def separation(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
     """mean_x min_{p not of x's class} min_l ‖z_l − p‖²; *subtracted* from the total. Shapes as `cluster`."""
-    own = membership.T[labels]
-    return _finite_mean(distances.masked_fill(own, torch.inf).amin(1))
+    nearest = distances.masked_fill(membership.T[labels], torch.inf).amin(1)
+    return _mean(nearest, nearest.isfinite())  # a single class has no other one to compare with
 
 
 def contrastive(positives: Tensor, negatives: Tensor, margin: float, counts: Tensor | None = None) -> Tensor:
@@ -96,9 +96,3 @@ def _mean(values: Tensor, counts: Tensor | None) -> Tensor:
     if counts is None:
         return values.mean()
     return torch.where(counts, values, 0).sum() / counts.sum().clamp_min(1)
-
-
-def _finite_mean(minima: Tensor) -> Tensor:
-    """Mean over images that have a prototype to compare with (a single class has no other one)."""
-    finite = minima.isfinite()
-    return torch.where(finite, minima, 0).sum() / finite.sum().clamp_min(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,10 +32,14 @@ class BestPatches:
     embedding: Tensor
     """P×D×H×W: the group's embedding of that whole image, for its map afterwards."""
 
-    def better(self, rank: Tensor, distance: Tensor, image: Tensor) -> Tensor:
-        """bool P: would this candidate win? By rank, then distance, then index, so the order of batches is nothing."""
+    def take(self, found: dict[str, Tensor]) -> Tensor:
+        """Take over what wins, bool P: by rank, then distance, then index, so the order of batches is nothing."""
+        rank, distance, image = found["rank"], found["distance"], found["image"]
         nearer = (distance < self.distance) | ((distance == self.distance) & (image < self.image))
-        return (rank > self.rank) | ((rank == self.rank) & nearer)
+        better = ((rank > self.rank) | ((rank == self.rank) & nearer)) & (rank >= 0)
+        for name, value in found.items():
+            getattr(self, name)[better] = value[better]
+        return better
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,8 @@ def _consider(
 ) -> BestPatches:
     """Let the patches of one batch compete with the best so far."""
     prototypes = model.prototypes
-    size = embedding.shape[-2:]
-    shares = None if batch.masks is None else grid_masks(batch.masks, size)
-    allowed, image_rank = _allowed(shares, threshold, len(batch), size, embedding)
+    shares = None if batch.masks is None else grid_masks(batch.masks, embedding.shape[-2:])
+    allowed, image_rank = _allowed(shares, threshold, embedding)
     distances, locations = _nearest_of_class(model, embedding, batch.labels, allowed)
     # Only images of the prototype's own classes compete; one that was removed stays as it is.
     competes = prototypes.membership[:, batch.labels].T & prototypes.kept
@@ -98,12 +101,8 @@ def _consider(
     share = torch.full_like(top, torch.nan) if shares is None else shares.flatten(1)[row, location]
     if best is None:
         best = _nothing(len(prototypes), embedding)
-    better = best.better(top, distance[row, everyone], indices[row]) & (top >= 0)
-    best.rank[better] = top[better]
-    best.distance[better] = distance[row, everyone][better]
-    best.image[better] = indices[row][better]
-    best.location[better] = location[better]
-    best.share[better] = share[better]
+    found = {"rank": top, "distance": distance[row, everyone], "image": indices[row]}
+    better = best.take(found | {"location": location, "share": share})
     best.embedding[better] = embedding[row[better], prototypes.group_of[better]]
     return best
 
@@ -127,15 +126,13 @@ def _nearest_of_class(
     return distances[:, :-1], locations[:, :-1]
 
 
-def _allowed(
-    shares: Tensor | None, threshold: float | None, count: int, size: torch.Size, like: Tensor
-) -> tuple[Tensor | None, Tensor]:
+def _allowed(shares: Tensor | None, threshold: float | None, like: Tensor) -> tuple[Tensor | None, Tensor]:
     """Which patches of each image may be taken (bool B×H×W), and the rank they give it (B).
 
     An image with patches above the threshold offers those, rank 1. One without offers its best share as rank, so
     that it is taken only where the class has nothing better (decision 6).
     """
-    ones = like.new_ones(count)
+    ones = like.new_ones(len(like))
     if shares is None or threshold is None:
         return None, ones
     highest = shares.flatten(1).amax(1)
@@ -170,11 +167,7 @@ def _merge(best: BestPatches, processes: Processes) -> BestPatches:
     winner = torch.zeros_like(best.image)
     merged = BestPatches(**{name: value[0].clone() for name, value in gathered.items()}, embedding=best.embedding)
     for process in range(1, processes.world_size):
-        theirs = {name: value[process] for name, value in gathered.items()}
-        better = merged.better(theirs["rank"], theirs["distance"], theirs["image"]) & (theirs["rank"] >= 0)
-        for name, value in theirs.items():
-            getattr(merged, name)[better] = value[better]
-        winner[better] = process
+        winner[merged.take({name: value[process] for name, value in gathered.items()})] = process
     mine = (winner == processes.global_rank)[:, None, None, None]
     merged.embedding = processes.sum(torch.where(mine, best.embedding, 0))
     return merged
@@ -190,16 +183,15 @@ def record_projection(
     for record in records:
         j = record.index
         share, image = float(found.share[j]), int(found.image[j])
-        if image < 0:
-            updated.append(record)
-            continue
-        fields = asdict(record) | {
-            "image": dataset.names[image],
-            "location": list(divmod(int(found.location[j]), width)),
-            "box": boxes[j],
-            "distance": float(found.distance[j]),
-            "foreground_share": None if share != share else share,
-            "grounded": bool(found.grounded[j]),
-        }
-        updated.append(PrototypeRecord(**fields))
+        if image >= 0:
+            record = replace(
+                record,
+                image=dataset.names[image],
+                location=list(divmod(int(found.location[j]), width)),
+                box=boxes[j],
+                distance=float(found.distance[j]),
+                foreground_share=None if share != share else share,
+                grounded=bool(found.grounded[j]),
+            )
+        updated.append(record)
     return updated

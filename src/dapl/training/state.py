@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from dapl.batches.features import digest
 from dapl.batches.run_data import RunData, Split
-from dapl.batches.sources import in_order
+from dapl.batches.sources import Batch, in_order
 from dapl.common.errors import DaplError
 from dapl.common.files import expand_path, write_json
 from dapl.common.progress import Reporter
@@ -24,6 +24,7 @@ from dapl.data.build import InMemorySplits
 from dapl.models.build import build_model
 from dapl.models.protopnet import ProtoPNet
 from dapl.processes.interface import Processes
+from dapl.processes.sharing import own_batches
 from dapl.runs.checkpoint import (
     Checkpoint,
     Position,
@@ -38,30 +39,16 @@ from dapl.training import losses
 from dapl.training.stages import Terms, all_scores
 
 
-class Curves:
-    """Curves for TensorBoard, where it is installed: one point per epoch. metrics.jsonl has the same numbers.
+def open_curves(folder: Path, first: int) -> Any:
+    """Writes curves for TensorBoard, one point per epoch, as metrics.jsonl has them; None where it is not installed.
 
-    After a resume, points that are drawn again replace the old ones.
+    After a resume, points that are drawn again (from ``first`` on) replace the old ones.
     """
-
-    def __init__(self, folder: Path, first: int = 0) -> None:
-        self.writer: Any = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return
-        self.writer = SummaryWriter(str(folder), purge_step=first)
-
-    def add(self, step: int, groups: Mapping[str, Mapping[str, float]]) -> None:
-        if self.writer is not None:
-            for group, values in groups.items():
-                for name, value in values.items():
-                    self.writer.add_scalar(f"{group}/{name}", value, step)
-            self.writer.flush()
-
-    def close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=first)
 
 
 class RunState:
@@ -91,19 +78,28 @@ class RunState:
             if config.start is not None:
                 self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
             self.run_data.shared_backbone = digest(self.model.backbone)
-        self.curves = (
-            Curves(run.tensorboard, self._epochs_before(self.position)) if processes.global_rank == 0 else None
-        )
+        first = self._epochs_before(self.position)
+        self.curves = open_curves(run.tensorboard, first) if processes.global_rank == 0 else None
 
     # --- numbers ------------------------------------------------------------------------------------------------
 
     def _order(self, count: int) -> list[Tensor]:
         return in_order(count, self.config.runtime.evaluation_batch)
 
-    def _scores(self, split: Split) -> tuple[Tensor, Tensor]:
+    def _scores(self, split: Split, what: Literal["scores", "distances"] = "scores") -> tuple[Tensor, Tensor]:
+        """Of each prototype on each image, n×P, and the labels."""
         source = self.run_data.source(split, self.model)
-        with self.reporter.track(f"scores of {split}", len(source)) as advance:
-            return all_scores(self.model, source, self._order(len(source)), self.processes, advance), source.labels
+        with self.reporter.track(f"{what} of {split}", len(source)) as advance:
+            order = self._order(len(source))
+            return all_scores(self.model, source, order, self.processes, advance, what), source.labels
+
+    def _batches(self, split: Split, what: str) -> Iterator[Batch]:
+        """The batches of this process, for a stage that leaves the backbone as it is."""
+        source = self.run_data.source(split, self.model)
+        with self.reporter.track(what, len(source)) as advance:
+            for batch in source.batches(own_batches(self._order(len(source)), self.processes)):
+                yield batch
+                advance(len(batch))
 
     def _validation_masks(self, indices: Tensor) -> Tensor:
         masks = self.run_data.pixel_masks("validation", indices)
@@ -144,7 +140,10 @@ class RunState:
             )
         self._log(entry | {"train": means, "validation": validation})
         if self.curves is not None:
-            self.curves.add(self._epochs_before(Position(number, epoch)), {"train": means, "validation": validation})
+            for group, values in (("train", means), ("validation", validation)):
+                for name, value in values.items():
+                    self.curves.add_scalar(f"{group}/{name}", value, self._epochs_before(Position(number, epoch)))
+            self.curves.flush()
 
     def _epochs_before(self, position: Position) -> int:
         return sum(map(epochs_of, self.config.schedule[: position.stage])) + position.epoch
@@ -155,10 +154,11 @@ class RunState:
         if self.processes.global_rank == 0:
             splits = self.run_data.splits
             images = {name: len(getattr(splits, name)) for name in ("train", "validation", "test")}
-            self.run.describe_data(self.classes, splits.train.parts, images)
+            described = {"classes": self.classes, "parts": list(splits.train.parts), "images": images}
+            write_json(self.run.data_file, described)
             facts = self.model.facts(self.config.data.image_size)
             parameters = sum(parameter.numel() for parameter in self.model.parameters())
-            self.run.describe_model({"system": self.config.model.system, "parameters": parameters, **facts})
+            write_json(self.run.model_file, {"system": self.config.model.system, "parameters": parameters, **facts})
             self.reporter.line(
                 f"{self.config.data.name}: {len(self.classes)} classes, "
                 + ", ".join(f"{count} {name}" for name, count in images.items())

@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from dapl.batches.sources import Batch
+from dapl.batches.sources import BatchSource
 from dapl.common.errors import DaplError
-from dapl.common.progress import Advance, Reporter
+from dapl.common.progress import Reporter
 from dapl.config import (
     Config,
     JointStage,
@@ -33,16 +30,12 @@ from dapl.data.sample import Splits
 from dapl.metrics.functional.regions import model_regions
 from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
-from dapl.processes.sharing import own_batches
-from dapl.runs.checkpoint import (
-    Position,
-    restore_optimizer,
-)
+from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
 from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
-from dapl.training.stages import FitEpoch, Terms, all_scores, last_layer, make_optimizer, not_finite
+from dapl.training.stages import FitEpoch, Terms, last_layer, make_optimizer, not_finite
 from dapl.training.state import RunState, judge
 
 
@@ -107,24 +100,15 @@ class Trainer(RunState):
         if self.optimizer_state:
             restore_optimizer(optimizer, self.optimizer_state)
             self.optimizer_state = {}
-        frozen = "backbone" not in stage.learning_rates
-        source = (
-            self.run_data.source("train", self.model, stage.augment)
-            if frozen
-            else self.run_data.images("train", stage.augment)
-        )
-        objective = Objective(self.model, self.config.loss)
+        if "backbone" in stage.learning_rates:
+            source: BatchSource = self.run_data.images("train", stage.augment)
+        else:
+            source = self.run_data.source("train", self.model, stage.augment)
+        objective, position = Objective(self.model, self.config.loss), (self.config.seed, number)
         wrapped, stepping = self.processes.setup(objective, optimizer)
         for index in range(self.position.epoch, stage.epochs):
             epoch = FitEpoch(
-                self.processes,
-                wrapped,
-                objective.draw_negatives,
-                stepping,
-                stage,
-                source,
-                (self.config.seed, number),
-                index,
+                self.processes, wrapped, objective.draw_negatives, stepping, stage, source, position, index
             )
             started, first = time.monotonic(), self.position.step
             with self.reporter.track(f"epoch {index + 1}/{stage.epochs}", len(epoch) - first) as advance:
@@ -147,10 +131,8 @@ class Trainer(RunState):
         self.model.requires_grad_(False)
 
     def _project(self, stage: ProjectStage) -> dict[str, Any]:
-        source = self.run_data.source("train", self.model)
-        with self.reporter.track("projection", len(source)) as advance:
-            batches = _counting(source.batches(own_batches(self._order(len(source)), self.processes)), advance)
-            found = project(self.model, batches, stage.foreground_share, self.processes)
+        batches = self._batches("train", "projection")
+        found = project(self.model, batches, stage.foreground_share, self.processes)
         size = self.config.data.image_size
         regions = model_regions(self.model, found.maps.unsqueeze(1), size).squeeze(1).cpu()
         self.records = record_projection(self.records, found, self.run_data.dataset("train"), regions)
@@ -183,7 +165,7 @@ class Trainer(RunState):
 
     def _merge(self, number: int, stage: MergeStage) -> None:
         for step in range(self.position.epoch // stage.epochs, stage.steps):
-            plan = plan_merge(self._responses(), self.model.prototypes.kept, stage.share)
+            plan = plan_merge(self._scores("train", "distances")[0], self.model.prototypes.kept, stage.share)
             merge(self.model, self.records, plan)
             validation = self._start_best()
             self._last_layer(number, stage, step * stage.epochs)
@@ -194,31 +176,15 @@ class Trainer(RunState):
                 f"validation {validation['accuracy']:.1%}, tuned {self.best[0]:.1%}"
             )
             epoch = (step + 1) * stage.epochs - 1
-            self._log(
-                {
-                    "event": "merge",
-                    "stage": number,
-                    "epoch": epoch,
-                    "step": step,
-                    "prototypes": left,
-                    "validation": validation,
-                    "tuned": {"accuracy": self.best[0]},
-                }
-            )
+            entry = {"event": "merge", "stage": number, "epoch": epoch, "step": step, "prototypes": left}
+            self._log(entry | {"validation": validation, "tuned": {"accuracy": self.best[0]}})
             self.position = Position(number, epoch + 1)
             self._save()
 
-    def _responses(self) -> Tensor:
-        """Distance of each prototype to the nearest patch of each training image, n×P."""
-        source = self.run_data.source("train", self.model)
-        with self.reporter.track("responses", len(source)) as advance:
-            order = self._order(len(source))
-            return all_scores(self.model, source, order, self.processes, advance, "distances")
-
     def _prune_impure(self, stage: PurePruneStage) -> dict[str, Any]:
-        labels = self.run_data.source("train", self.model).labels
+        responses, labels = self._scores("train", "distances")
         membership = self.model.prototypes.membership
-        own = own_among_nearest(self._responses(), labels, membership.cpu(), stage.nearest)
+        own = own_among_nearest(responses, labels, membership.cpu(), stage.nearest)
         # As a share, so that the one rule holds: below the threshold it goes, and a class never loses its last one.
         removed = prune(self.model, own.to(membership.device) / stage.nearest, stage.own / stage.nearest).tolist()
         for record, gone, count in zip(self.records, removed, own.tolist(), strict=True):
@@ -229,15 +195,13 @@ class Trainer(RunState):
         return {"removed": sum(removed), "validation": self._start_best()}
 
     def _prune(self, stage: PruneStage) -> dict[str, Any]:
-        source = self.run_data.source("validation", self.model)
         if not self.run_data.dataset("validation").has_masks:
             self.reporter.line("  nothing pruned: the data has no foreground masks to tell background by")
             return {"removed": 0}
-        with self.reporter.track("background bias", len(source)) as advance:
-            batches = _counting(source.batches(own_batches(self._order(len(source)), self.processes)), advance)
-            shares = foreground_shares(
-                self.model, batches, self._validation_masks, self.processes, stage.bias_of, stage.percentile
-            )
+        batches = self._batches("validation", "background bias")
+        shares = foreground_shares(
+            self.model, batches, self._validation_masks, self.processes, stage.bias_of, stage.percentile
+        )
         removed = prune(self.model, shares, stage.threshold).tolist()
         for record, share, gone in zip(self.records, shares.tolist(), removed, strict=True):
             record.region_foreground = None if share != share else share
@@ -246,9 +210,3 @@ class Trainer(RunState):
                 record.reason = f"foreground share {share:.2f} below {stage.threshold}"
         self.reporter.line(f"  {sum(removed)} of {len(removed)} prototypes removed, {stage.bias_of} on background")
         return {"removed": sum(removed), "validation": self._start_best()}
-
-
-def _counting(batches: Iterable[Batch], advance: Advance) -> Iterable[Batch]:
-    for batch in batches:
-        yield batch
-        advance(len(batch))
