@@ -60,10 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        command.add(commands)
+        command(commands)
     text = "Make a data set out of raw files, or look one over."
     prepare = commands.add_parser("prepare", help=text, description=text, allow_abbrev=False)
     kinds = prepare.add_subparsers(title="what to prepare", metavar="WHAT", required=True)
     for command in (data.faceforensics, data.check):
-        command.add(kinds)
+        command(kinds)
     return parser

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dapl.common.errors import DaplError, nearest
@@ -12,46 +11,14 @@ from dapl.common.errors import DaplError, nearest
 Call = Callable[[argparse.Namespace, dict[str, Any]], int]
 """Parsed arguments and overrides of fields in, exit code out."""
 
-_SHORT = {
-    "devices": "runtime.devices",
-    "nodes": "runtime.nodes",
-    "accelerator": "runtime.accelerator",
-    "precision": "runtime.precision",
-}
+_SHORT = {name: f"runtime.{name}" for name in ("devices", "nodes", "accelerator", "precision")}
 """Flags that may be written without their section."""
 
 
+Command = Callable[[Any], None]
+"""A command of ``dapl``, which puts itself into a parser's commands."""
 Row = tuple[str, Any, str]
 """``("--flag METAVAR", kind, help)``, an option or argument of a command; `command` says what a kind is."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command of ``dapl``: what it takes and what it calls."""
-
-    call: Call
-    name: str
-    text: str
-    rows: tuple[Row, ...]
-    fields: Sequence[str] | None
-    when_interrupted: str
-    own_help: bool
-    epilog: str
-
-    def add(self, commands: Any) -> None:
-        """Put it into a parser's commands."""
-        parser: argparse.ArgumentParser = commands.add_parser(
-            self.name,
-            help=self.text,
-            description=self.text,
-            epilog=self.epilog,
-            allow_abbrev=False,
-            add_help=not self.own_help,
-        )
-        parser.set_defaults(command=parser.prog.removeprefix("dapl "), call=self.call)
-        parser.set_defaults(fields=self.fields, when_interrupted=self.when_interrupted, format_help=parser.format_help)
-        for row in self.rows:
-            _declare(parser, *row)
 
 
 def command(
@@ -70,7 +37,19 @@ def command(
 
     ``fields``: the sections of a config of which it understands ``--section.field value``; empty for all of them.
     """
-    return lambda call: Command(call, call.__name__, text, rows, fields, when_interrupted, own_help, epilog)
+
+    def declare(call: Call) -> Command:
+        def add(commands: Any) -> None:
+            about: dict[str, Any] = {"help": text, "description": text, "epilog": epilog, "add_help": not own_help}
+            parser: argparse.ArgumentParser = commands.add_parser(call.__name__, allow_abbrev=False, **about)
+            parser.set_defaults(command=parser.prog.removeprefix("dapl "), call=call)
+            parser.set_defaults(fields=fields, when_interrupted=when_interrupted, format_help=parser.format_help)
+            for row in rows:
+                _declare(parser, *row)
+
+        return add
+
+    return declare
 
 
 def _declare(parser: argparse.ArgumentParser, names: str, kind: Any, text: str) -> None:

@@ -134,8 +134,7 @@ def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         check_folder(out)
     report = collect(arguments.run, config, arguments.images)
     page = write_single_file(report, out) if arguments.single_file else write_folder(report, out)
-    size = out.stat().st_size if out.is_file() else sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
-    print(f"report       {page}  ({size / 1e6:.1f} MB)")
+    print(f"report       {page}  ({_bytes(out) / 1e6:.1f} MB)")
     return 0
 
 
@@ -177,7 +176,9 @@ def export(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         check_push(arguments.push, formats)
     done = export_run(arguments.run, arguments.out, formats, config)
     for path in sorted(done.folder.iterdir()):
-        print(f"{path.name:<19}{_size(path):>10}")
+        size = _bytes(path)
+        shown = f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+        print(f"{path.name:<19}{shown:>10}")
     if done.differences:
         worst = ", ".join(f"{name} {value:.1e}" for name, value in done.differences.items())
         print(f"ONNX Runtime against PyTorch, largest difference: {worst}")
@@ -191,7 +192,6 @@ def export(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     return 0
 
 
-def _size(path: Path) -> str:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    size = sum(file.stat().st_size for file in files)
-    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+def _bytes(path: Path) -> int:
+    """Size of a file, or of all files below a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())

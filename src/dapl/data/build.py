@@ -52,17 +52,12 @@ def _with_validation(train: Dataset, test: Dataset, config: DataSection) -> Spli
 def _toybirds(config: ToyBirdsData) -> tuple[Dataset, Dataset]:
     from dapl.data.toybirds import ToyBirds
 
-    def birds(split: str, images_per_class: int) -> ToyBirds:
-        return ToyBirds(
-            classes=config.classes,
-            images_per_class=images_per_class,
-            size=config.image_size,
-            seed=config.seed,
-            background_cue=config.background_cue,
-            split=split,
-        )
-
-    return birds("train", config.images_per_class), birds("test", config.test_images_per_class)
+    counts = {"train": config.images_per_class, "test": config.test_images_per_class}
+    train, test = (
+        ToyBirds(config.classes, count, config.image_size, config.seed, config.background_cue, split)
+        for split, count in counts.items()
+    )
+    return train, test
 
 
 @register("cub")
@@ -123,13 +118,16 @@ def split_listing(listing: Listing, config: DataSection) -> Splits:
 
 @register("given")
 def _given(config: GivenData) -> Splits:
-    raise _not_by_name()
+    raise DaplError(_NOT_BY_NAME)
 
 
 # --- data handed over in Python -------------------------------------------------------------------------------------
 
 _ATTRIBUTES = ("classes", "parts", "labels", "names", "has_masks", "fingerprint", "__len__", "__getitem__")
-_CALL = "train(config, out, splits=Splits(train, validation, test)) and evaluate(run, splits=…)"
+_NOT_BY_NAME = (
+    "data.name: given stands for data handed over in Python: train(config, out, splits=Splits(train, validation, test))"
+    " and evaluate(run, splits=…); see docs/own-data.md."
+)
 
 
 class InMemorySplits:
@@ -146,7 +144,7 @@ def hand_over(config: DataSection, splits: Splits | None) -> InMemorySplits | No
     """None where the config itself says which data; an error where it does not fit what was handed over."""
     if splits is None:
         if isinstance(config, GivenData):
-            raise _not_by_name()
+            raise DaplError(_NOT_BY_NAME)
         return None
     if not isinstance(config, GivenData):
         name = getattr(config, "name", "?")
@@ -160,11 +158,6 @@ def hand_over(config: DataSection, splits: Splits | None) -> InMemorySplits | No
             if list(getattr(getattr(splits, which), what)) != list(getattr(splits.train, what)):
                 raise DaplError(f"splits.{which}.{what}: not those of splits.train; they must be, and in that order.")
     return InMemorySplits(splits)
-
-
-def _not_by_name() -> DaplError:
-    """For whoever asks for such data by its name alone."""
-    return DaplError(f"data.name: given stands for data handed over in Python: {_CALL}; see docs/own-data.md.")
 
 
 def check_dataset(dataset: Dataset, which: str = "train") -> None:
@@ -206,9 +199,6 @@ def _check_sample(sample: Sample, dataset: Dataset, field: str) -> None:
 
 
 def _check_tensor(field: str, tensor: Any, dtype: torch.dtype, shape: Sequence[int]) -> None:
-    if tensor is None:
-        return
-    if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
-        wanted = "×".join(str(side) for side in shape)
-        found = "×".join(str(side) for side in tensor.shape)
+    if tensor is not None and (tensor.dtype, tuple(tensor.shape)) != (dtype, tuple(shape)):
+        found, wanted = ("×".join(map(str, sides)) for sides in (tensor.shape, shape))
         raise DaplError(f"{field}: is {tensor.dtype} {found}; it must be {dtype} {wanted}.")

@@ -51,7 +51,9 @@ def read_cub(root: str | Path, classes: int | Sequence[str | int] | None = None)
     boxes = _read_boxes(box_file, ids).tolist()
     points, visible, lines = _read_parts(point_file, ids, np.array(list(parts)))
     chosen = choose_classes(list(names.values()), classes)
-    masks = _masks_folder(root)
+    masks, beside = root / "segmentations", root.resolve().parent / "segmentations"
+    if beside.is_dir() and not masks.is_dir():
+        masks = beside
     listing = Listing(
         source=str(root),
         classes=[list(names.values())[label] for label in chosen],
@@ -80,17 +82,9 @@ def read_cub(root: str | Path, classes: int | Sequence[str | int] | None = None)
             )
             listing.records["train" if train[row] else "test"].append(record)
     name_missing_masks(listing)
-    require_every_class(
-        listing,
-        "add some (image_class_labels.txt, train_test_split.txt), or leave the class out with `classes`.",
-    )
+    mend = "add some (image_class_labels.txt, train_test_split.txt), or leave the class out with `classes`."
+    require_every_class(listing, mend)
     return listing
-
-
-def _masks_folder(root: Path) -> Path:
-    """Where masks are; where none are, the folder in the root, for those that are made."""
-    beside = root.resolve().parent / "segmentations"
-    return beside if beside.is_dir() and not (root / "segmentations").is_dir() else root / "segmentations"
 
 
 def _read_flags(path: Path, ids: np.ndarray, allowed: np.ndarray, what: str) -> np.ndarray:

@@ -69,8 +69,6 @@ def read_faceforensics(root: str | Path) -> Listing:
                 exact=FaceParts(root / PurePosixPath(line.file).parent / LANDMARKS, line.row),
             )
             listing.records[splits[line.split]].append(record)
-    require_every_class(
-        listing,
-        "the manifest says why frames were left out: add videos, or prepare without this class (--methods).",
-    )
+    mend = "the manifest says why frames were left out: add videos, or prepare without this class (--methods)."
+    require_every_class(listing, mend)
     return listing

@@ -59,9 +59,6 @@ class ManifestLine:
     left_out: str | None = None
     """Why it was left out."""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
-
 
 def mask_name(file: str) -> str:
     return file.removesuffix(".png") + "-mask.png"
@@ -70,7 +67,7 @@ def mask_name(file: str) -> str:
 def write_manifest(root: Path, records: Iterable[ManifestLine]) -> None:
     with replacing(root / MANIFEST) as temporary, temporary.open("w", encoding="utf-8") as stream:
         for record in records:
-            stream.write(record.to_json() + "\n")
+            stream.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
 
 
 def read_manifest(root: Path) -> list[ManifestLine]:
@@ -79,14 +76,13 @@ def read_manifest(root: Path) -> list[ManifestLine]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise DaplError(f"{path}: no such file; is {root} the folder that was prepared? If so, {_AGAIN}.") from None
-    return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
-
-
-def _parsed(line: str, path: Path, number: int) -> ManifestLine:
-    try:
-        return line_of(json.loads(line))
-    except (ValueError, TypeError) as error:
-        raise DaplError(f"{path}, line {number}: not a line of a manifest ({error}); {_AGAIN} again.") from error
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(line_of(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise DaplError(f"{path}, line {number}: not a line of a manifest ({error}); {_AGAIN} again.") from error
+    return records
 
 
 def line_of(fields: dict[str, Any]) -> ManifestLine:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import numpy as np
 
@@ -170,26 +169,23 @@ def _without_suffix(name: str) -> str:
 # --- keypoints ------------------------------------------------------------------------------------------------------
 
 
-class _Row(NamedTuple):
-    line: int
-    point: tuple[float, float] | None
-    """None for a part that cannot be seen."""
+_Row = tuple[int, tuple[float, float] | None]
+"""Line and point; None for a part that cannot be seen."""
 
 
 def _add_keypoints(listing: Listing, path: Path) -> None:
     """Parts are numbered in the order in which the table first names them; one without a row is not visible."""
     found, listing.parts = _read_keypoints(path, {record.name for record in listing}, listing.faults)
-    nothing = _Row(0, None)
     for records in listing.records.values():
         for index, record in enumerate(records):
             if record.name in found:
-                rows = [found[record.name].get(part, nothing) for part in listing.parts]
+                rows = [found[record.name].get(part, (0, None)) for part in listing.parts]
                 records[index] = replace(
                     record,
-                    points=np.array([row.point or (0, 0) for row in rows], np.float32),
-                    visible=np.array([row.point is not None for row in rows]),
+                    points=np.array([point or (0, 0) for _, point in rows], np.float32),
+                    visible=np.array([point is not None for _, point in rows]),
                     points_origin=str(path),
-                    lines=tuple(row.line for row in rows),
+                    lines=tuple(line for line, _ in rows),
                 )
 
 
@@ -210,7 +206,7 @@ def _read_keypoints(
                 raise ValueError("the name of the part is missing")
             if part in found.get(image, {}):
                 raise ValueError(f"{part} of {image} was given before")
-            found.setdefault(image, {})[part] = _Row(line, _point(row))
+            found.setdefault(image, {})[part] = (line, _point(row))
             parts.setdefault(part)
         except ValueError as error:
             faults.append(Fault("left out", image, f"{path}, line {line}: left out, {error}."))

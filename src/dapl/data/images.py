@@ -133,14 +133,9 @@ def _decode(path: Path, max_pixels: int) -> Image.Image:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """A copy, turned as its EXIF block says."""
-    turn = _UPRIGHT.get(_orientation(image))
-    return image.copy() if turn is None else image.transpose(turn)
-
-
-def _orientation(image: Image.Image) -> int:
-    """1 (upright) where there is none, or where the EXIF block is broken: the pixels are still good."""
+    """A copy, turned as its EXIF block says; as it is where there is none, or a broken one: the pixels are good."""
     try:
-        return int(image.getexif().get(_ORIENTATION, 1))
+        turn = _UPRIGHT.get(int(image.getexif().get(_ORIENTATION, 1)))
     except Exception:
-        return 1
+        turn = None
+    return image.copy() if turn is None else image.transpose(turn)

@@ -210,7 +210,12 @@ class FileDataset:
 
     def _mask_of(self, record: ImageRecord, size: ImageSize, faults: list[Fault]) -> tv_tensors.Mask | None:
         if record.size is not None and record.size != size:
-            faults.append(Fault("mask" if record.mask is not None else "size", record.name, _other_size(record, size)))
+            text = (
+                f"{record.origin}: says that {record.name} is {record.size[1]}×{record.size[0]}, but the image is"
+                f" {size[1]}×{size[0]} (width×height, upright by EXIF), so what is annotated does not fit; annotate the"
+                f" upright image, or put the image back that was annotated."
+            )
+            faults.append(Fault("mask" if record.mask is not None else "size", record.name, text))
             return None
         if record.mask is None:
             return None
@@ -272,15 +277,6 @@ def _box_of(record: ImageRecord, size: ImageSize, faults: list[Fault]) -> tv_ten
     return tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=size)  # type: ignore[call-overload]
 
 
-def _other_size(record: ImageRecord, size: ImageSize) -> str:
-    assert record.size is not None
-    return (
-        f"{record.origin}: says that {record.name} is {record.size[1]}×{record.size[0]}, but the image is"
-        f" {size[1]}×{size[0]} (width×height, upright by EXIF), so what is annotated does not fit; annotate the"
-        f" upright image, or put the image back that was annotated."
-    )
-
-
 def file_stamp(path: Path) -> str:
     """Name, size and time of a file: another stamp, another content."""
     try:
@@ -331,8 +327,7 @@ def refuse_unusable(listing: Listing) -> None:
     """What cannot be trained on at all: too few classes, files that are not there, masks for some images only."""
     train = listing.records["train"]
     if not train:
-        first = next((fault.text for fault in listing.faults), f"{listing.source}: holds no training image.")
-        raise DaplError(first)
+        raise DaplError(listing.faults[0].text if listing.faults else f"{listing.source}: holds no training image.")
     if len({record.label for record in train}) < 2:
         only = listing.classes[train[0].label]
         raise DaplError(f"{listing.source}: holds one class only ({only}); a classifier needs two or more.")

@@ -110,15 +110,10 @@ def stratified_split(labels: Sequence[int], share: float, seed: int) -> tuple[li
         # random.random() is one of the few generators whose numbers Python promises to keep from version to version
         generator = random.Random(f"{seed}/{label}")
         shuffled = sorted((generator.random(), index) for index in indices)
-        held.update(index for _, index in shuffled[: _held_out(len(indices), share)])
+        count = min(max(int(share * len(indices) + 0.5), 1), len(indices) - 1) if share else 0
+        held.update(index for _, index in shuffled[:count])
     kept = [index for index in range(len(labels)) if index not in held]
     return kept, sorted(held)
-
-
-def _held_out(samples: int, share: float) -> int:
-    if share == 0:
-        return 0
-    return min(max(int(share * samples + 0.5), 1), samples - 1)
 
 
 def train_validation(dataset: Dataset, share: float = 0.1, seed: int = 0) -> tuple[Subset, Subset]:

@@ -62,7 +62,9 @@ def fit(sample: Sample, size: int, how: Fit = "stretch") -> Sample:
     height, width = sample.image.shape[-2:]
     if how == "crop":
         return crop(sample, (height - size) // 2, (width - size) // 2, size, size)
-    return _pad_to(sample, size)
+    left, top = (size - width) // 2, (size - height) // 2
+    padding = [left, top, size - width - left, size - height - top]
+    return _move(sample, lambda part: F.pad(part, padding, fill=FILL if isinstance(part, tv_tensors.Image) else 0))
 
 
 def augment(sample: Sample, kind: Augmentation = "none", seed: int = 0) -> Sample:
@@ -145,13 +147,6 @@ def flip(sample: Sample) -> Sample:
 def _generator(seed: int) -> random.Random:
     # the text is hashed whole: a generator that takes 32 bits would repeat itself for seeds packed from epoch and index
     return random.Random(f"{seed}")
-
-
-def _pad_to(sample: Sample, size: int) -> Sample:
-    height, width = sample.image.shape[-2:]
-    left, top = (size - width) // 2, (size - height) // 2
-    padding = [left, top, size - width - left, size - height - top]
-    return _move(sample, lambda part: F.pad(part, padding, fill=FILL if isinstance(part, tv_tensors.Image) else 0))
 
 
 def _warp(sample: Sample, homography: np.ndarray) -> Sample:

@@ -145,21 +145,17 @@ def rows_of(
             say(f"measuring {planned.folder} on {split}")
             run = Run.open(planned.folder)
             numbers = measured(run, split, metrics, protocol, planned.config)  # type: ignore[arg-type]
-            found.append({**numbers, "minutes": minutes_of(run), **_kept(run)})
-        rows.append(
-            {"name": system.name, "system": system.config.model.system, "seeds": len(found), **over_seeds(found)}
-        )
+            records = run.read_prototypes()
+            kept = {"prototypes_kept": float(sum(record["kept"] for record in records))} if records else {}
+            found.append({**numbers, "minutes": minutes_of(run), **kept})
+        kind = system.config.model.system
+        rows.append({"name": system.name, "system": kind, "seeds": len(found), **over_seeds(found)})
     return rows
 
 
 def minutes_of(run: Run) -> float:
     """How long training took, by the log; a resumed run counts what its stages say."""
     return sum(line["seconds"] for line in run.logged() if line["event"] == "stage") / 60
-
-
-def _kept(run: Run) -> dict[str, float]:
-    records = run.read_prototypes()
-    return {"prototypes_kept": float(sum(record["kept"] for record in records))} if records else {}
 
 
 def against_black_box(rows: Sequence[Row]) -> list[str]:

@@ -136,8 +136,7 @@ def measured(
         from dapl.evaluation import evaluate
 
         result = evaluate(run.folder, protocol, split, wanted, config or run.config(), quiet, files=False)
-        evaluation = result.to_json()
-        known = {"key": key, "metrics": wanted, "evaluation": evaluation}
+        known = {"key": key, "metrics": wanted, "evaluation": result.to_json()}
         write_json(file, known)
     numbers = known["evaluation"]["numbers"]
     return {name: number["value"] for name, number in numbers.items() if number["value"] is not None}

@@ -126,7 +126,9 @@ class Sweep:
                     ) from error
                 self.reporter.line(f"  failed, the next one is tried: {error}")
                 continue
-            study.finish(trial, self._objective_values(found), found)
+            seeds = found["validation"].values()
+            means = [mean_and_deviation([n[o.name] for n in seeds]).mean for o in self.settings.objectives]
+            study.finish(trial, means, found)
             after_each()
 
     def _claim(self) -> tuple[PanelStudy, Any, Values] | None:
@@ -157,19 +159,12 @@ class Sweep:
             started = time.monotonic()
             run = run_or_resume(config, self.out / "runs" / name, quiet=not self.settings.verbose)
             found = measured(run, "validation", self.settings.metrics(), self.settings.protocol, config)
-            self._check_found(found)
+            for objective in self.settings.objectives:
+                if objective.name not in found:
+                    raise DaplError(f"--objective {objective.name}: the run gave no such number on validation.")
             self.reporter.line(f"  {self._said(found)}  ({time.monotonic() - started:.0f} s)")
             runs[str(seed)], numbers[str(seed)] = f"runs/{name}", found
         return {"runs": runs, "validation": numbers}
-
-    def _objective_values(self, found: dict[str, Any]) -> list[float]:
-        numbers = list(found["validation"].values())
-        return [mean_and_deviation([n[o.name] for n in numbers]).mean for o in self.settings.objectives]
-
-    def _check_found(self, found: dict[str, float]) -> None:
-        for objective in self.settings.objectives:
-            if objective.name not in found:
-                raise DaplError(f"--objective {objective.name}: the run gave no such number on validation.")
 
     def _said(self, found: dict[str, float]) -> str:
         names = dict.fromkeys(("accuracy", "coverage", "diversity", *(o.name for o in self.settings.objectives)))

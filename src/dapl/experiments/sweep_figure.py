@@ -74,7 +74,7 @@ def one_sweep(result: PanelResult, caption: str, split: str) -> Figure:
             _style(place)
     if not searched and len(panel.dimensions) > 1:
         handles, labels = axes[0][0].get_legend_handles_labels()
-        others = ", ".join(_symbol(field) for field in panel.fields()[1:])
+        others = ", ".join(_SYMBOLS.get(field, field) for field in panel.fields()[1:])
         sizes: dict[str, Any] = {"fontsize": 8, "title_fontsize": 8}
         figure.legend(handles, labels, title=others, loc="outside right center", frameon=False, **sizes)
     figure.suptitle(f"{_math(panel.title)}\n", fontsize=10, color=_INK, x=0.01, ha="left")
@@ -134,7 +134,7 @@ class Axis:
 
     def set(self, axes: Axes) -> None:
         """Scale and ticks: the values themselves, as far as their labels have room."""
-        axes.set_xlabel(_symbol(self.field), fontsize=8.5)
+        axes.set_xlabel(_SYMBOLS.get(self.field, self.field), fontsize=8.5)
         if self.scale == "log":
             axes.set_xscale("log")
         if self.scale == "symlog":
@@ -223,10 +223,6 @@ def _style(axes: Axes) -> None:
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _symbol(field: str) -> str:
-    return _SYMBOLS.get(field, field)
 
 
 def _math(title: str) -> str:

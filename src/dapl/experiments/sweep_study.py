@@ -190,8 +190,8 @@ class PanelStudy:
         """Number, values and measurements of every finished trial, each point once, in order of its values."""
         found: dict[str, tuple[int, Values, dict[str, Any]]] = {}
         for trial in self._all(TrialState.COMPLETE):
-            values = json.loads(_point(trial))
-            found.setdefault(_point(trial), (trial.number, values, trial.user_attrs["measured"]))
+            point = _point(trial)
+            found.setdefault(point, (trial.number, json.loads(point), trial.user_attrs["measured"]))
         return sorted(found.values(), key=lambda entry: self._place(entry[1]))
 
     def failures(self) -> list[tuple[Values, str]]:
@@ -218,11 +218,8 @@ class PanelStudy:
         return self.trials if self.trials is not None else sum(1 for _ in self.panel.points())
 
     def _place(self, values: Values) -> list[Any]:
-        places = []
-        for dimension in self.panel.dimensions:
-            value = values[dimension.field]
-            places.append(dimension.values.index(value) if isinstance(dimension, Choices) else value)
-        return places
+        pairs = [(dimension, values[dimension.field]) for dimension in self.panel.dimensions]
+        return [choice.values.index(value) if isinstance(choice, Choices) else value for choice, value in pairs]
 
     def _all(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states or None)

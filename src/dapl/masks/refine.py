@@ -60,9 +60,7 @@ def create_refiner(method: str, model: str | None = None) -> Refiner:
         return SamRefiner(model)
     if model is not None:
         raise DaplError(f"a SAM model was given ({model}), but the refinement is '{method}'; give 'sam', or no model.")
-    if method == "grabcut":
-        return GrabCutRefiner()
-    return Unrefined()
+    return GrabCutRefiner() if method == "grabcut" else Unrefined()
 
 
 def filled_box(box: Box | None, size: tuple[int, int]) -> np.ndarray:
@@ -96,25 +94,18 @@ class GrabCutRefiner:
         self._cv2: Any = cv2
 
     def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
+        cv2 = self._cv2
         trimap = self._from_mask(prompt.mask) if prompt.mask is not None else self._from_box(image.shape[:2], prompt)
         for x, y in [] if prompt.points is None else prompt.points:
             radius = max(1, round(POINT * min(image.shape[:2])))
-            self._cv2.circle(trimap, (int(x), int(y)), radius, self._cv2.GC_FGD, thickness=-1)
-        inside = (trimap == self._cv2.GC_FGD) | (trimap == self._cv2.GC_PR_FGD)
+            cv2.circle(trimap, (int(x), int(y)), radius, cv2.GC_FGD, thickness=-1)
+        inside = np.isin(trimap, (cv2.GC_FGD, cv2.GC_PR_FGD))
         if inside.all() or not inside.any():  # GrabCut needs pixels of both kinds to learn colours from
             return inside
-        self._cv2.setRNGSeed(0)  # its clusters start at random
-        background, foreground = np.zeros((1, 65)), np.zeros((1, 65))
-        self._cv2.grabCut(
-            np.ascontiguousarray(image[..., ::-1]),
-            trimap,
-            None,
-            background,
-            foreground,
-            ITERATIONS,
-            self._cv2.GC_INIT_WITH_MASK,
-        )
-        return (trimap == self._cv2.GC_FGD) | (trimap == self._cv2.GC_PR_FGD)
+        cv2.setRNGSeed(0)  # its clusters start at random
+        bgr, models = np.ascontiguousarray(image[..., ::-1]), (np.zeros((1, 65)), np.zeros((1, 65)))
+        cv2.grabCut(bgr, trimap, None, *models, ITERATIONS, cv2.GC_INIT_WITH_MASK)
+        return np.isin(trimap, (cv2.GC_FGD, cv2.GC_PR_FGD))
 
     def _from_mask(self, mask: np.ndarray) -> np.ndarray:
         """Sure beyond the band around the mask's edge, inside and outside; undecided within."""

@@ -64,9 +64,6 @@ class CheckReport:
     def clean(self) -> bool:
         return not self.faults
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"clean": self.clean, "faults_by_kind": dict(Counter(f.kind for f in self.faults))}
-
 
 def check(
     config: DataSection, out: Path | None = None, quiet: bool = False, splits: Splits | None = None
@@ -82,7 +79,12 @@ def check(
     listing = list_files(config)
     if splits is None:
         splits = build_splits(config) if listing is None else _lenient_splits(listing, config)
-    report = _start(config, listing, splits)
+    classes, name = list(splits.train.classes), getattr(config, "name", "?")
+    labels = {split: np.array(getattr(splits, split).labels, int) for split in SPLITS}
+    counts = {split: np.bincount(found, minlength=len(classes)).tolist() for split, found in labels.items()}
+    report = CheckReport(name if listing is None else listing.source, classes, list(splits.train.parts), counts)
+    if listing is not None:
+        report.faults, report.notes = list(listing.faults), list(listing.notes)
     digests: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
     wanted, wrong = _to_show(splits), {fault.name for fault in report.faults}
     tiles: list[_Tile] = []
@@ -102,7 +104,8 @@ def check(
     _find_duplicates(report, digests)
     _look_at_classes(report)
     if out is not None:
-        write_json(out / "check.json", report.to_json())
+        kinds = dict(Counter(fault.kind for fault in report.faults))
+        write_json(out / "check.json", asdict(report) | {"clean": report.clean, "faults_by_kind": kinds})
         with replacing(out / "check.png") as temporary:
             _draw_sheet(tiles[:SHEET], report.parts).save(temporary, format="PNG")
     return report
@@ -118,17 +121,6 @@ def _lenient_splits(listing: Listing, config: DataSection) -> Splits:
         expected = "expected ROOT/<class>/<image>, or ROOT/train/<class>/<image>."
         raise DaplError(reasons or f"{listing.source}: holds no image; {expected}")
     return split_listing(listing, config)
-
-
-def _start(config: Any, listing: Listing | None, splits: Splits) -> CheckReport:
-    classes = list(splits.train.classes)
-    labels = {split: Counter(getattr(splits, split).labels) for split in SPLITS}
-    counts = {split: [found[label] for label in range(len(classes))] for split, found in labels.items()}
-    report = CheckReport(config.name if listing is None else listing.source, classes, list(splits.train.parts), counts)
-    if listing is not None:
-        report.faults += listing.faults
-        report.notes += listing.notes
-    return report
 
 
 def _rows(splits: Splits) -> Iterator[tuple[str, int, Dataset]]:
@@ -155,9 +147,8 @@ def _examine(dataset: Dataset, index: int) -> tuple[Sample | None, list[Fault]]:
 
 def _digest(sample: Sample) -> str:
     """Taken from the decoded pixels, so that another name, format or header does not hide a copy."""
-    hashed = hashlib.blake2b(str(tuple(sample.image.shape)).encode(), digest_size=16)
-    hashed.update(np.ascontiguousarray(sample.image.numpy()).tobytes())
-    return hashed.hexdigest()
+    shape = str(tuple(sample.image.shape)).encode()
+    return hashlib.blake2b(shape + sample.image.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def _to_show(splits: Splits) -> set[tuple[str, int]]:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,10 @@ def prepare_all(
     videos: Sequence[Video], root: Path, out: Path, settings: FaceSettings, workers: int, advance: Advance
 ) -> None:
     if workers == 1:
-        tools = Tools(settings)
-        try:
+        with closing(Tools(settings)) as tools:
             for video in videos:
                 prepare_video(video, root, out, settings, tools)
                 advance(1)
-        finally:
-            tools.close()
         return
     # spawned, not forked: MediaPipe and torch have threads of their own, which a fork would leave behind
     context = multiprocessing.get_context("spawn")
@@ -87,14 +84,15 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-LEFT_OUT = 1
-"""Exit code where all was done that could be, and something was left out. 2 is an error that stopped everything."""
 _LINES = 20
 """So many lines about what was left out are printed; the manifest has all."""
 
 
 def prepare_and_report(arguments: argparse.Namespace) -> int:
-    """The command: files into ``arguments.out``, a table to standard output, what was left out to standard error."""
+    """The command: files into ``arguments.out``, a table to standard output, what was left out to standard error.
+
+    Its exit code is 1 where something was left out.
+    """
     labels = labels_of(arguments.methods)
     settings, reporter = _settings(arguments), Reporter(arguments.quiet)
     records = prepare(
@@ -108,7 +106,7 @@ def prepare_and_report(arguments: argparse.Namespace) -> int:
         print(f"left out: {line}", file=sys.stderr)
     if len(lines) > _LINES:
         print(f"left out: {len(lines) - _LINES} more; {arguments.out / MANIFEST} has all.", file=sys.stderr)
-    return LEFT_OUT if lines else 0
+    return 1 if lines else 0
 
 
 def prepare(

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -58,15 +58,17 @@ class Tools:
 def is_done(video: Video, root: Path, out: Path) -> bool:
     """Whether its folder is there and was made from the file as it is now."""
     try:
-        made = json.loads((out / video.folder / VIDEO).read_text(encoding="utf-8"))
-        return made["made_from"] == _state(root / video.source)
+        return _made(video, out)["made_from"] == _state(root / video.source)
     except (OSError, ValueError, KeyError):
         return False
 
 
 def read_records(video: Video, out: Path) -> list[ManifestLine]:
-    made = json.loads((out / video.folder / VIDEO).read_text(encoding="utf-8"))
-    return [line_of(fields) for fields in made["frames"]]
+    return [line_of(fields) for fields in _made(video, out)["frames"]]
+
+
+def _made(video: Video, out: Path) -> dict[str, Any]:
+    return json.loads((out / video.folder / VIDEO).read_text(encoding="utf-8"))
 
 
 def prepare_video(video: Video, root: Path, out: Path, settings: FaceSettings, tools: Tools) -> None:
@@ -96,9 +98,8 @@ def _write_frames(video: Video, path: Path, folder: Path, settings: FaceSettings
     whole = ManifestLine(video.split, video.label, video.source)
     try:
         for frame in sampled_frames(path, settings.frames):
-            record, points = _write_frame(
-                replace(whole, frame=frame.number, time=frame.time), frame, video, folder, settings, tools
-            )
+            line = replace(whole, frame=frame.number, time=frame.time)
+            record, points = _write_frame(line, frame, video, folder, settings, tools)
             if points is not None:
                 record = replace(record, row=len(landmarks))
                 landmarks.append(points)
@@ -131,7 +132,7 @@ def _write_frame(
     Image.fromarray(found.mask.astype(np.uint8) * 255).save(folder / mask_name(name))
     return replace(
         record,
-        crop=(square.left, square.top, square.side),
+        crop=square,
         method=found.method,
         agreement=round(found.agreement, 4),
         mask_area=round(float(found.mask.mean()), 4),
@@ -148,15 +149,13 @@ def _state(path: Path) -> list[int]:
 # --- a face ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Square:
+class Square(NamedTuple):
     left: int
     top: int
     side: int
 
 
-@dataclass(frozen=True)
-class FaceMask:
+class FaceMask(NamedTuple):
     mask: np.ndarray
     """bool S×S."""
     method: str

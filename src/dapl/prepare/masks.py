@@ -68,7 +68,8 @@ def make_masks(
                 done.made += line is not None
                 done.skipped += line is None
                 if line is not None:
-                    _log(folder, line | {"method": method, "model": model})
+                    with (folder / LOG).open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(line | {"method": method, "model": model}, ensure_ascii=False) + "\n")
             advance(1)
     return done
 
@@ -141,11 +142,6 @@ def _write_new(path: Path, mask: np.ndarray) -> bool:
     finally:
         temporary.unlink(missing_ok=True)
     return True
-
-
-def _log(folder: Path, line: dict[str, Any]) -> None:
-    with (folder / LOG).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def records_without_masks(config: DataSection) -> tuple[list[ImageRecord], Path, int]:

@@ -25,7 +25,7 @@ from dapl.data.toybirds.drawing import (
     smooth,
     stroke,
 )
-from dapl.data.toybirds.species import PARTS, WHITE, PartStyle, Species
+from dapl.data.toybirds.species import PARTS, PartStyle, Species
 
 Layer = tuple[list[Points], RGB]
 """Outlines that are filled with one colour."""
@@ -199,7 +199,7 @@ _FACE_MARKS = {
     "cheek": ellipse((-0.14, 0.26), (0.32, 0.22), 0.2),
     "brow": smooth([(0.95, -0.26), (0.4, -0.46), (-0.5, -0.32), (-0.8, -0.05), (0.3, -0.22)]),
 }
-_EYE, _PUPIL, _DARK_IRIS = (0.4, -0.1), (16, 14, 18), (47, 34, 31)
+_EYE, _PUPIL, _DARK_IRIS, _GLINT = (0.4, -0.1), (16, 14, 18), (47, 34, 31), (246, 244, 238)
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ class _BirdPainter:
             self.fill("eye", frame, [ellipse(_EYE, (0.29, 0.29))], eye.colour)
         self.fill("eye", frame, [ellipse(_EYE, (0.205, 0.205))], eye.colour if eye.form == "iris" else _DARK_IRIS)
         self.fill("eye", frame, [ellipse(_EYE, (0.13, 0.13))], _PUPIL)
-        self.fill("eye", frame, [ellipse(np.add(_EYE, (0.07, -0.07)), (0.06, 0.06), points=8)], WHITE)
+        self.fill("eye", frame, [ellipse(np.add(_EYE, (0.07, -0.07)), (0.06, 0.06), points=8)], _GLINT)
 
     def far_wing(self) -> None:
         frame = self.root.child((0.2, -0.2), np.pi + 1.2 + self.pose.wing_angle, (_WING_LENGTH, -_WING_LENGTH))

@@ -53,12 +53,8 @@ class ToyBirds:
         """``size`` is the side of square images or (height, width)."""
         self.height, self.width = (size, size) if isinstance(size, int) else size
         _check(classes, images_per_class, (self.height, self.width), seed, background_cue, split)
-        self.images_per_class, self.seed, self.background_cue, self.split = (
-            images_per_class,
-            seed,
-            background_cue,
-            split,
-        )
+        self.images_per_class, self.seed = images_per_class, seed
+        self.background_cue, self.split = background_cue, split
         self.species = species_of(seed, classes)
         self.classes: Sequence[str] = [species.name for species in self.species]
         self.parts: Sequence[str] = list(PARTS)
@@ -160,7 +156,9 @@ def write(dataset: Dataset, folder: str | Path) -> None:
         class_folder = f"{number_of_class}.{dataset.classes[sample.label].replace(' ', '_')}"
         path = f"{split}/{class_folder}/{number}.png"
         _write_images(sample, folder, path)
-        rows += _keypoint_rows(sample, path, dataset.parts)
+        points, visible = sample.keypoints.tolist(), sample.visible.int().tolist()  # type: ignore[union-attr]
+        parts = zip(dataset.parts, points, visible, strict=True)
+        rows += [(path, part, str(x), str(y), str(seen)) for part, (x, y), seen in parts]
     _write_keypoints(folder / "keypoints.csv", rows)
 
 
@@ -178,13 +176,6 @@ def _write_images(sample: Sample, folder: Path, path: str) -> None:
 def _save(image: Image.Image, path: Path) -> None:
     with replacing(path) as temporary:
         image.save(temporary, format="PNG")
-
-
-def _keypoint_rows(sample: Sample, path: str, parts: Sequence[str]) -> list[tuple[str, ...]]:
-    assert sample.keypoints is not None
-    assert sample.visible is not None
-    points, visible = sample.keypoints.tolist(), sample.visible.int().tolist()
-    return [(path, part, str(x), str(y), str(v)) for part, (x, y), v in zip(parts, points, visible, strict=True)]
 
 
 def _write_keypoints(path: Path, rows: list[tuple[str, ...]]) -> None:

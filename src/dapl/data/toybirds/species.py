@@ -19,12 +19,13 @@ PARTS = ("beak", "eye", "crown", "face", "nape", "throat", "breast", "belly", "b
 
 THEMES = 8
 
-BLACK, CHARCOAL, SLATE, GREY = (34, 32, 38), (62, 62, 70), (98, 114, 134), (168, 172, 174)
-WHITE, CREAM, BUFF, SAND = (246, 244, 238), (243, 230, 198), (226, 192, 142), (204, 168, 120)
-BROWN, CHESTNUT, RUFOUS, PINK = (112, 80, 56), (140, 70, 40), (188, 98, 50), (222, 156, 146)
-CRIMSON, SCARLET, ORANGE, GOLD, LEMON = (172, 28, 44), (212, 60, 44), (236, 134, 44), (238, 180, 44), (246, 218, 92)
-OLIVE, GREEN, TEAL, TURQUOISE = (122, 126, 58), (88, 150, 66), (24, 110, 124), (52, 164, 178)
-SKY, COBALT = (92, 152, 206), (44, 84, 168)
+_COLOURS = (
+    "black #222026, charcoal #3e3e46, slate #627286, grey #a8acae, white #f6f4ee, cream #f3e6c6, buff #e2c08e, "
+    "sand #cca878, brown #705038, chestnut #8c4628, rufous #bc6232, pink #de9c92, crimson #ac1c2c, scarlet #d43c2c, "
+    "orange #ec862c, gold #eeb42c, lemon #f6da5c, olive #7a7e3a, green #589642, teal #186e7c, turquoise #34a4b2, "
+    "sky #5c98ce, cobalt #2c54a8"
+)
+_CODES = dict(entry.split() for entry in _COLOURS.split(", "))
 
 
 @dataclass(frozen=True)
@@ -34,152 +35,83 @@ class PartStyle:
     word: str
     """The adjective it lends to a name."""
     colour: RGB
-    form: str = "plain"
-    """Shape or pattern, in the words of plumage.py and bird.py."""
-    accent: RGB = BLACK
+    form: str
+    """Shape or pattern, in the words of bird.py."""
+    accent: RGB
     """The colour of the pattern."""
 
 
-STYLES: dict[str, tuple[PartStyle, ...]] = {
+_STYLES = {
     "beak": (
-        PartStyle("Grosbeak", ORANGE, "cone"),
-        PartStyle("Jay", CHARCOAL, "dagger"),
-        PartStyle("Finch", PINK, "stub"),
-        PartStyle("Thrush", (196, 160, 92), "thin"),
-        PartStyle("Kingfisher", BLACK, "spear"),
-        PartStyle("Robin", (120, 112, 104), "thin"),
-        PartStyle("Lorikeet", SCARLET, "hook"),
-        PartStyle("Sicklebill", (150, 128, 112), "sickle"),
+        "Grosbeak orange cone, Jay charcoal dagger, Finch pink stub, Thrush #c4a05c thin, Kingfisher black spear, "
+        "Robin #787068 thin, Lorikeet scarlet hook, Sicklebill #968070 sickle"
     ),
     "eye": (
-        PartStyle("dark", BLACK, "plain"),
-        PartStyle("white", WHITE, "ring"),
-        PartStyle("dark", BLACK, "plain"),
-        PartStyle("cream", CREAM, "ring"),
-        PartStyle("yellow", (250, 206, 40), "iris"),
-        PartStyle("orange", (236, 120, 30), "ring"),
-        PartStyle("red", (206, 40, 36), "ring"),
-        PartStyle("amber", (208, 116, 30), "iris"),
+        "dark black, white white ring, dark black, cream cream ring, yellow #face28 iris, orange #ec781e ring, "
+        "red #ce2824 ring, amber #d0741e iris"
     ),
     "crown": (
-        PartStyle("Crimson", CRIMSON, "pointed"),
-        PartStyle("Azure", SKY, "swept"),
-        PartStyle("Black", BLACK),
-        PartStyle("Chestnut", CHESTNUT, "streaked", CREAM),
-        PartStyle("Teal", TEAL, "speckled", TURQUOISE),
-        PartStyle("Slate", SLATE),
-        PartStyle("Golden", GOLD, "tuft"),
-        PartStyle("Sandy", SAND, "fan", BLACK),
+        "Crimson crimson pointed, Azure sky swept, Black black, Chestnut chestnut streaked cream, "
+        "Teal teal speckled turquoise, Slate slate, Golden gold tuft, Sandy sand fan"
     ),
     "face": (
-        PartStyle("Scarlet", SCARLET, "mask", BLACK),
-        PartStyle("White", WHITE, "line", BLACK),
-        PartStyle("Golden", LEMON),
-        PartStyle("Buff", BUFF, "whisker", BROWN),
-        PartStyle("Rufous", RUFOUS, "cheek", WHITE),
-        PartStyle("Orange", ORANGE),
-        PartStyle("Green", GREEN, "line", CHARCOAL),
-        PartStyle("Grey", GREY, "brow", WHITE),
+        "Scarlet scarlet mask, White white line, Golden lemon, Buff buff whisker brown, Rufous rufous cheek white, "
+        "Orange orange, Green green line charcoal, Grey grey brow white"
     ),
     "nape": (
-        PartStyle("Crimson", CRIMSON),
-        PartStyle("Blue", SKY),
-        PartStyle("Olive", OLIVE),
-        PartStyle("Brown", BROWN),
-        PartStyle("Teal", TEAL),
-        PartStyle("Slate", SLATE),
-        PartStyle("Chestnut", CHESTNUT),
-        PartStyle("Sandy", SAND),
+        "Crimson crimson, Blue sky, Olive olive, Brown brown, Teal teal, Slate slate, Chestnut chestnut, Sandy sand"
     ),
     "throat": (
-        PartStyle("Black", BLACK),
-        PartStyle("White", WHITE, "collar", BLACK),
-        PartStyle("Yellow", LEMON),
-        PartStyle("Cream", CREAM, "speckled", BROWN),
-        PartStyle("White", WHITE),
-        PartStyle("Orange", ORANGE),
-        PartStyle("Blue", COBALT),
-        PartStyle("Ruby", CRIMSON, "speckled", (232, 96, 104)),
+        "Black black, White white collar, Yellow lemon, Cream cream speckled brown, White white, Orange orange, "
+        "Blue cobalt, Ruby crimson speckled #e86068"
     ),
     "breast": (
-        PartStyle("Scarlet", SCARLET),
-        PartStyle("Grey", GREY),
-        PartStyle("Yellow", LEMON),
-        PartStyle("Spotted", CREAM, "spots", (92, 62, 42)),
-        PartStyle("Rufous", RUFOUS),
-        PartStyle("Banded", ORANGE, "band", CHARCOAL),
-        PartStyle("Green", GREEN, "scales", OLIVE),
-        PartStyle("Streaked", BUFF, "streaks", (120, 78, 48)),
+        "Scarlet scarlet, Grey grey, Yellow lemon, Spotted cream spots #5c3e2a, Rufous rufous, "
+        "Banded orange band charcoal, Green green scales olive, Streaked buff streaks #784e30"
     ),
     "belly": (
-        PartStyle("Rosy", (216, 118, 108)),
-        PartStyle("White", WHITE),
-        PartStyle("Lemon", LEMON),
-        PartStyle("Spotted", WHITE, "spots", BROWN),
-        PartStyle("Orange", ORANGE),
-        PartStyle("Grey", GREY),
-        PartStyle("Barred", (206, 208, 112), "bars", OLIVE),
-        PartStyle("Barred", CREAM, "bars", CHARCOAL),
+        "Rosy #d8766c, White white, Lemon lemon, Spotted white spots brown, Orange orange, Grey grey, "
+        "Barred #ced070 bars olive, Barred cream bars charcoal"
     ),
     "back": (
-        PartStyle("Brick", (146, 52, 46)),
-        PartStyle("Blue", COBALT),
-        PartStyle("Olive", OLIVE, "streaks", (74, 76, 38)),
-        PartStyle("Brown", BROWN),
-        PartStyle("Turquoise", TURQUOISE),
-        PartStyle("Slate", SLATE),
-        PartStyle("Green", (62, 122, 62), "scales", (120, 172, 86)),
-        PartStyle("Sandy", SAND, "bars", BLACK),
+        "Brick #92342e, Blue cobalt, Olive olive streaks #4a4c26, Brown brown, Turquoise turquoise, Slate slate, "
+        "Green #3e7a3e scales #78ac56, Sandy sand bars"
     ),
     "wing": (
-        PartStyle("Crimson", (128, 40, 44)),
-        PartStyle("Blue", (58, 106, 190), "bars", WHITE),
-        PartStyle("Black", BLACK, "bars", LEMON),
-        PartStyle("Brown", (126, 92, 64), "edged", BUFF),
-        PartStyle("Teal", TEAL, "dots", (150, 224, 226)),
-        PartStyle("Grey", (84, 96, 112), "bar", WHITE),
-        PartStyle("Green", (72, 138, 72), "patch", COBALT),
-        PartStyle("Pied", CHARCOAL, "ladder", WHITE),
+        "Crimson #80282c, Blue #3a6abe bars white, Black black bars lemon, Brown #7e5c40 edged buff, "
+        "Teal teal dots #96e0e2, Grey #546070 bar white, Green #488a48 patch cobalt, Pied charcoal ladder white"
     ),
     "tail": (
-        PartStyle("Long", (140, 34, 44), "long"),
-        PartStyle("Blue", COBALT, "banded", WHITE),
-        PartStyle("Fork", BLACK, "fork"),
-        PartStyle("Brown", (128, 88, 58), "square"),
-        PartStyle("Short", TEAL, "short"),
-        PartStyle("White", CHARCOAL, "tipped", WHITE),
-        PartStyle("Wedge", (64, 128, 84), "wedge", COBALT),
-        PartStyle("Rufous", RUFOUS, "fan", BLACK),
+        "Long #8c222c long, Blue cobalt banded white, Fork black fork, Brown #80583a square, Short teal short, "
+        "White charcoal tipped white, Wedge #408054 wedge cobalt, Rufous rufous fan"
     ),
     "legs": (
-        PartStyle("Brown", (132, 92, 72)),
-        PartStyle("Black", (52, 50, 54)),
-        PartStyle("Pink", (226, 150, 130)),
-        PartStyle("Pink", (226, 150, 130)),
-        PartStyle("Red", (214, 60, 44)),
-        PartStyle("Brown", (132, 92, 72)),
-        PartStyle("Grey", (136, 146, 156)),
-        PartStyle("Yellow", (236, 184, 48)),
+        "Brown #845c48, Black #343236, Pink #e29682, Pink #e29682, Red #d63c2c, Brown #845c48, Grey #88929c, "
+        "Yellow #ecb830"
     ),
 }
+"""For each part, by theme: word, colour (a name or #rrggbb), form (else plain) and accent (else black)."""
 
+
+def _colour(text: str) -> RGB:
+    red, green, blue = bytes.fromhex(_CODES.get(text, text).removeprefix("#"))
+    return red, green, blue
+
+
+def _style(text: str) -> PartStyle:
+    given = text.split()
+    word, colour, form, accent = given + ["plain", "black"][len(given) - 2 :]
+    return PartStyle(word, _colour(colour), form, _colour(accent))
+
+
+STYLES = {part: tuple(map(_style, row.split(", "))) for part, row in _STYLES.items()}
 
 _SWAPPED = 0.45  # chance that a part is taken from any theme instead of the class's own
 _LEAST_DIFFERENCE = 4  # parts in which any two classes differ
 _THEME_STREAM, _CLASS_STREAM = 1, 2  # random streams; dataset.py has those of the images
 
-_NAMED_AFTER = (
-    ("crown", "crowned"),
-    ("breast", "breasted"),
-    ("back", "backed"),
-    ("throat", "throated"),
-    ("tail", "tailed"),
-    ("wing", "winged"),
-    ("belly", "bellied"),
-    ("nape", "naped"),
-    ("face", "faced"),
-    ("legs", "legged"),
-)
+_NAMED_AFTER = {part: f"{part}ed" for part in ("crown", "breast", "back", "throat", "tail", "wing")}
+_NAMED_AFTER |= {"belly": "bellied", "nape": "naped", "face": "faced", "legs": "legged"}
 
 
 @dataclass(frozen=True)
@@ -227,7 +159,7 @@ def _choose_styles(rng: np.random.Generator, theme: int) -> dict[str, PartStyle]
 
 def _names(styles: dict[str, PartStyle]) -> Iterator[str]:
     """Ever longer names made of what is seen: 'Crimson-crowned Finch', …, 'Crimson-crowned Spotted-breasted Finch'."""
-    words = [f"{styles[part].word}-{suffix}" for part, suffix in _NAMED_AFTER]
+    words = [f"{styles[part].word}-{suffix}" for part, suffix in _NAMED_AFTER.items()]
     for length in (1, 2, 3):
         for chosen in combinations(words, length):
             yield " ".join((*chosen, styles["beak"].word))
