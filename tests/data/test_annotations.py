@@ -27,7 +27,6 @@ def test_cached_annotations_are_those_of_the_fitted_samples(birds: ToyBirds, tmp
     found = load_annotations(birds, 36, how, tmp_path)
     assert len(found) == len(birds)
     masks = found.part_masks()
-    assert masks is not None
     for index in range(len(birds)):
         sample = fit(birds[index], 36, how)
         assert torch.equal(found.keypoints[index], sample.keypoints.as_subclass(Tensor))  # type: ignore[union-attr]

@@ -56,10 +56,6 @@ def test_sample_is_what_was_drawn(tiny_cub: Path) -> None:
         sample = dataset[index]
         frame = sample.image.shape[-2:]
         assert (sample.label, sample.name) == (dataset.labels[index], dataset.names[index])
-        assert sample.mask is not None
-        assert sample.keypoints is not None
-        assert sample.visible is not None
-        assert sample.box is not None
         assert sample.part_masks is None
         assert (sample.mask.shape, sample.keypoints.canvas_size) == (frame, tuple(frame))
         assert sample.visible.tolist() == [True, True, True, index % 4 % 3 != 0]
@@ -79,9 +75,7 @@ def test_keypoints_outside_the_crop_become_invisible(tiny_cub: Path) -> None:
     x, y = cub(tiny_cub)[1].keypoints[2].tolist()  # type: ignore[index]
     edit(tiny_cub / "bounding_boxes.txt", set_line(2, f"2 {x - 3} {y - 3} 8 8"))
     sample = cub(tiny_cub, crop="box")[1]
-    assert sample.visible is not None
     assert sample.visible.tolist() == [False, False, True, False]
-    assert sample.mask is not None
     assert sample.mask.all()
 
 
@@ -185,8 +179,6 @@ def test_keypoints_outside_the_image(tiny_cub: Path) -> None:
     def beak_at(x: float, y: float) -> tuple[bool, list[float]]:
         edit(locations, set_line(1, f"1 1 {x} {y} 1"))
         sample = cub(tiny_cub)[0]
-        assert sample.visible is not None
-        assert sample.keypoints is not None
         return bool(sample.visible[0]), sample.keypoints[0].tolist()
 
     visible, (x, y) = beak_at(-0.8, height + 0.9)  # a click on the frame
@@ -200,7 +192,6 @@ def test_keypoints_outside_the_image(tiny_cub: Path) -> None:
         beak_at(10, height + 30)
     edit(locations, set_line(1, "1 1 999 999 0"))  # what is not visible may be anywhere
     sample = cub(tiny_cub)[0]
-    assert sample.keypoints is not None
     assert sample.keypoints[0].tolist() == [0, 0]
 
 
@@ -309,9 +300,6 @@ def test_real_cub_samples(cub_root: Path, crop: str) -> None:
     seen, on_bird = 0, 0
     for index in range(0, len(dataset), 97):
         sample = dataset[index]
-        assert sample.mask is not None
-        assert sample.keypoints is not None
-        assert sample.box is not None
         columns, rows = sample.keypoints[sample.visible].int().T
         seen += len(rows)
         on_bird += int(sample.mask[rows, columns].sum())
@@ -328,7 +316,6 @@ def test_real_cub_keypoint_beyond_the_image(cub_root: Path) -> None:
         dataset = cub(cub_root, split, classes=[86])
         if name in dataset.names:
             sample = dataset[dataset.names.index(name)]
-            assert sample.visible is not None
             assert not sample.visible[dataset.parts.index("breast")]
             return
     pytest.fail(f"{name} is in neither split")

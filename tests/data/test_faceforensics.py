@@ -54,16 +54,11 @@ def test_a_sample(made: Path) -> None:
     sample = dataset[7]
     assert sample.image.shape == (3, 96, 96)
     assert sample.name == dataset.names[7]
-    assert sample.mask is not None
     assert sample.mask.shape == (96, 96)
     assert 0.2 < sample.mask.float().mean() < 0.7
-    assert sample.part_masks is not None
     assert sample.part_masks.shape == (10, 96, 96)
-    assert sample.visible is not None
     assert sample.visible.all()
-    assert sample.box is not None
     x1, y1, x2, y2 = sample.box[0].tolist()
-    assert sample.keypoints is not None
     points = torch.as_tensor(sample.keypoints)
     assert ((points >= torch.tensor([x1, y1])) & (points <= torch.tensor([x2, y2]))).all()
     inside = sample.part_masks.amax(0)[int(y1) : int(y2) + 1, int(x1) : int(x2) + 1]
@@ -77,7 +72,6 @@ def test_every_part_can_be_covered_by_half(made: Path) -> None:
         dataset = read_faceforensics(made).dataset(split)
         for index in range(len(dataset)):
             masks = dataset[index].part_masks
-            assert masks is not None
             largest = masks.float().mean((1, 2)).max()
             assert largest < 0.1
             assert largest * (1 + 2 * 0.15) ** 2 > 0.1  # without a margin, as docs/faces.md warns
@@ -101,7 +95,6 @@ def test_annotations_are_exact(made: Path) -> None:
     dataset = read_faceforensics(made).dataset("test")
     annotations = AnnotationReader(dataset, 64, "stretch").read([0, 4])
     masks = annotations.part_masks()
-    assert masks is not None
     assert masks.shape == (2, 10, 64, 64)
     assert masks.any((2, 3)).all()
 

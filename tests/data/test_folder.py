@@ -147,7 +147,6 @@ def test_odd_images_are_read_right(flat: Path) -> None:
     assert samples["owl/deep.png"].image.float().mean() == 128
     turned_sample = samples["owl/turned.jpg"]
     assert turned_sample.image.shape == (3, 24, 16)
-    assert turned_sample.mask is not None
     assert turned_sample.mask.shape == (24, 16)
 
 
@@ -161,7 +160,6 @@ def test_masks_of_the_same_relative_names(split: Path) -> None:
     for dataset in (splits.train, splits.validation, splits.test):
         assert dataset.has_masks
         mask = dataset[0].mask
-        assert mask is not None
         assert mask.sum() == 8 * 12
         assert mask[4:12, 6:18].all()
     assert len(splits.train.classes) == 3  # masks is no class, and no split

@@ -64,9 +64,7 @@ def test_a_data_set_and_its_samples(listing: Listing) -> None:
     assert (dataset.labels, dataset.has_masks) == ([0, 1, 0, 1], True)
     sample = dataset[2]
     assert (sample.name, sample.label) == ("2.png", 0)
-    assert sample.keypoints is not None
     assert sample.keypoints.tolist() == [[6, 4], [18, 12]]
-    assert sample.box is not None
     assert sample.box[0].tolist() == [4, 2, 20, 14]
     assert repr(dataset) == f"FileDataset(train of {listing.source}: 4 images, 2 classes)"
     copy = pickle.loads(pickle.dumps(dataset))
@@ -76,7 +74,6 @@ def test_a_data_set_and_its_samples(listing: Listing) -> None:
 def test_cropped_to_the_box(listing: Listing) -> None:
     sample = listing.dataset(crop="box")[1]
     assert sample.image.shape == (3, 12, 16)
-    assert sample.keypoints is not None
     assert sample.keypoints.tolist() == [[2, 2], [14, 10]]
 
 
@@ -89,24 +86,19 @@ def test_unknown_words(listing: Listing) -> None:
 
 def test_a_keypoint_on_the_edge_is_kept_and_one_outside_is_named(listing: Listing) -> None:
     edge = changed(listing, points=points(24.8, -0.5))[0]
-    assert edge.visible is not None
     assert edge.visible.all()
-    assert edge.keypoints is not None
     assert edge.keypoints[0].tolist() == pytest.approx([24, 0], abs=1e-3)
     message = r"points.txt, line 1: beak is marked visible at \(40, 8\), outside 0.png, which is 24×16"
     with pytest.raises(DaplError, match=message):
         changed(listing, points=points(40, 8))[0]
     nowhere = changed(listing, points=points(40, 8), visible=np.array([False, True]))[0]
-    assert nowhere.keypoints is not None
     assert nowhere.keypoints[0].tolist() == [0, 0]  # what is not visible may be anywhere
     stray = changed(replace(listing, stray=0.05), points=points(25.1, 8))[0]
-    assert stray.visible is not None
     assert stray.visible.tolist() == [False, True]
 
 
 def test_boxes_are_clipped_and_one_outside_is_named(listing: Listing) -> None:
     clipped = changed(listing, box=(-5.0, 3.0, 30.0, 15.0))[0]
-    assert clipped.box is not None
     assert clipped.box[0].tolist() == [0, 3, 24, 15]
     with pytest.raises(DaplError, match=r"boxes.txt: the box \(30, 3\) to \(40, 9\) lies outside 0.png"):
         changed(listing, box=(30.0, 3.0, 40.0, 9.0))[0]
@@ -118,7 +110,6 @@ def test_broken_images_and_masks_of_another_size(listing: Listing, tmp_path: Pat
     with pytest.raises(DaplError, match=r"1-mask.png: the mask is 16×24 pixels, but its image .*1.png is 24×16"):
         dataset[1]
     sample, faults = dataset.examine(1)
-    assert sample is not None
     assert sample.mask is None
     assert [fault.kind for fault in faults] == ["mask"]
     with pytest.raises(DaplError, match=r"boxes.txt: says that 0.png is 24×17, but the image is 24×16"):

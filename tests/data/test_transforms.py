@@ -78,10 +78,6 @@ def check(sample: Sample, near: float, near_mask: float = 0.75) -> int:
     A side of a mask is off by up to half a pixel for each time it is resampled by the nearest pixel.
     """
     frame = sample.image.shape[-2:]
-    assert sample.mask is not None
-    assert sample.part_masks is not None
-    assert sample.keypoints is not None
-    assert sample.visible is not None
     assert sample.mask.shape == frame
     assert sample.part_masks.shape == (7, *frame)
     assert sample.keypoints.canvas_size == tuple(frame)
@@ -117,7 +113,6 @@ def _far_inside(pixels: Tensor) -> bool:
 def test_the_check_itself() -> None:
     sample = dots()
     assert check(sample, near=0.01) == 6
-    assert sample.keypoints is not None
     beside = tv_tensors.KeyPoints(sample.keypoints + 1.0, canvas_size=(HEIGHT, WIDTH))
     with pytest.raises(AssertionError):
         check(replace(sample, keypoints=beside), near=0.5)
@@ -128,7 +123,6 @@ def test_stretch(size: int) -> None:
     moved = fit(dots(), size)
     assert moved.image.shape == (3, size, size)
     assert check(moved, near=0.15) == 6
-    assert moved.box is not None
     assert (moved.box[0] - extent(moved.mask)).abs().max() <= 0.75  # type: ignore[arg-type]
     scale = torch.tensor([size / WIDTH, size / HEIGHT] * 2)
     assert torch.allclose(moved.box[0].as_subclass(Tensor), extent(dots().mask) * scale)  # type: ignore[arg-type]
@@ -139,8 +133,6 @@ def test_masks_are_not_shifted() -> None:
     offsets = []
     for size in range(60, 220, 7):
         moved = fit(dots(), size)
-        assert moved.part_masks is not None
-        assert moved.keypoints is not None
         masks, points = moved.part_masks.as_subclass(Tensor), moved.keypoints.as_subclass(Tensor)
         offsets += [centroid(masks[number]) - points[number] for number in range(6)]
     assert torch.stack(offsets).mean(dim=0).abs().max() < 0.1
@@ -153,7 +145,6 @@ def test_crop_loses_what_is_outside(size: int, turned: bool) -> None:
     moved = fit(sample, size, "crop")
     assert moved.image.shape == (3, size, size)
     # the middle 97 of the 141 columns stay, 22 … 119: keypoints 0, 1 and 3 leave, and 4 with its column 120
-    assert moved.visible is not None
     assert moved.visible.tolist() == [False, False, True, False, False, True, False]
     assert check(moved, near=0.15) == 2
 
@@ -173,10 +164,6 @@ def test_pad(size: int, turned: bool) -> None:
 def transposed(sample: Sample) -> Sample:
     """Rows for columns: a portrait."""
     frame = (WIDTH, HEIGHT)
-    assert sample.keypoints is not None
-    assert sample.box is not None
-    assert sample.mask is not None
-    assert sample.part_masks is not None
     return replace(
         sample,
         image=tv_tensors.Image(sample.image.transpose(1, 2).contiguous()),
@@ -222,8 +209,6 @@ def test_points_on_the_very_edge_survive_a_flip() -> None:
     points = tv_tensors.KeyPoints([[0.0, 0.0], [WIDTH - 1e-5, 5.0], [3.0, HEIGHT - 0.01]], canvas_size=(HEIGHT, WIDTH))
     sample = replace(dots(), part_masks=None, keypoints=points, visible=torch.ones(3, dtype=torch.bool))
     for moved in (flip(sample), flip(flip(sample)), fit(sample, 64), flip(fit(sample, 64))):
-        assert moved.visible is not None
-        assert moved.keypoints is not None
         assert moved.visible.all()
         assert (moved.keypoints.floor() < torch.tensor(moved.image.shape[:0:-1])).all()
 
@@ -262,7 +247,6 @@ def test_affine_varies_as_it_says() -> None:
     mirrored, left = 0, 0
     for seed in range(100):
         points = augment(sample, "affine", seed).keypoints
-        assert points is not None
         middle, other = points[2], points[5]  # both near the middle, so they mostly stay inside
         mirrored += bool(other[0] < middle[0])
         left += bool((other - middle)[0].abs() < 14)
@@ -329,7 +313,6 @@ def test_without_parts(move: Callable[[Sample], Sample]) -> None:
     frame = (HEIGHT, WIDTH)
     none = tv_tensors.KeyPoints(torch.zeros(0, 2), canvas_size=frame)
     moved = move(Sample(dots().image, 0, "no parts", keypoints=none, visible=torch.zeros(0, dtype=torch.bool)))
-    assert moved.keypoints is not None
     assert moved.keypoints.shape == (0, 2)
 
 
@@ -345,7 +328,6 @@ def test_any_shape_fits(height: int, width: int, size: int, how: str) -> None:
     mask = tv_tensors.Mask(torch.ones(height, width, dtype=torch.uint8))
     moved = fit(Sample(image, 0, "any", mask=mask), size, how)  # type: ignore[arg-type]
     assert moved.image.shape == (3, size, size)
-    assert moved.mask is not None
     assert moved.mask.shape == (size, size)
     assert moved.mask.any()
 

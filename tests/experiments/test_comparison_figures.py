@@ -36,9 +36,6 @@ def test_labels_of_a_panel_against_loops(compared: tuple[list[Path], Path], tmp_
         sample = fit(test[index], 64, "stretch")
         facts = facts_of(sample, test.parts)
         panel = look(entry, sample.image.as_subclass(Tensor), sample.label, facts)
-        assert facts.parts is not None
-        assert facts.mask is not None
-        assert facts.visible is not None
         for region, label in zip(panel.regions, panel.labels, strict=True):
             covered = {
                 name: float((region & part).sum() / part.sum())

@@ -68,7 +68,6 @@ def test_a_grid_is_done_once(tmp_path: Path) -> None:
 def test_what_a_living_process_runs_is_left_alone(tmp_path: Path) -> None:
     first, second = opened(tmp_path, GRID), opened(tmp_path, GRID)
     claimed = first.claim()
-    assert claimed is not None
     assert claimed[1] not in work(second)
     assert second.counts() == (5, 1)
     first.finish(claimed[0], [0.0], {})
@@ -97,7 +96,6 @@ def test_a_process_that_dies_before_its_first_heartbeat(tmp_path: Path) -> None:
 def test_a_process_that_was_only_silent_finds_its_point_taken(tmp_path: Path) -> None:
     first = opened(tmp_path, GRID)
     claimed = first.claim()
-    assert claimed is not None
     die(first)
     second = opened(tmp_path, GRID)
     assert len(work(second)) == 6
@@ -111,7 +109,6 @@ def test_a_process_that_was_only_silent_finds_its_point_taken(tmp_path: Path) ->
 def test_what_was_interrupted_is_given_back_at_once(tmp_path: Path) -> None:
     study = opened(tmp_path, GRID)
     claimed = study.claim()
-    assert claimed is not None
     study.give_back(claimed[0])
     assert len(work(opened(tmp_path, GRID))) == 6
 
@@ -119,7 +116,6 @@ def test_what_was_interrupted_is_given_back_at_once(tmp_path: Path) -> None:
 def test_a_point_that_failed_is_tried_again_by_the_next_start_only(tmp_path: Path) -> None:
     study = opened(tmp_path, GRID)
     claimed = study.claim()
-    assert claimed is not None
     study.fail(claimed[0], "diverged")
     assert claimed[1] not in work(study)
     assert study.failures() == [(claimed[1], "diverged")]
@@ -170,7 +166,6 @@ def claimer(folder: Path, url: str | None, seconds: float) -> subprocess.Popen:
 def test_two_processes_never_run_the_same_point(tmp_path: Path, machines: int) -> None:
     url = None if machines == 1 else f"sqlite:///{tmp_path / 'shared.db'}"
     process = claimer(tmp_path / "a", url, 0.02)
-    assert process.stdout is not None
     theirs = [process.stdout.readline().strip()]
     mine = [f"{values['a']} {values['b']}" for values in work(opened(tmp_path / "ab"[machines - 1], MANY, url=url))]
     theirs += process.communicate(timeout=200)[0].split("\n")[:-1]
@@ -183,7 +178,6 @@ def test_kill_9_lets_go_and_a_heartbeat_does_not(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sweep_study, "DATABASE_HEARTBEAT", QUICK)
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     process = claimer(tmp_path / "far", url, 1000)
-    assert process.stdout is not None
     a, b = process.stdout.readline().split()
     study = opened(tmp_path / "near", MANY, url=url)
     assert len(work(study)) == 15
@@ -211,7 +205,6 @@ def test_a_search_is_seeded_and_goes_on_as_it_would_have(tmp_path: Path) -> None
     more = opened(tmp_path / "parts", SEARCH, trials=14)
     done += work(more, 5)
     claimed = more.claim()
-    assert claimed is not None
     die(more)
     done += work(opened(tmp_path / "parts", SEARCH, trials=14))
     assert claimed[1] == whole[11]
@@ -228,7 +221,6 @@ def test_a_search_learns(tmp_path: Path) -> None:
 def test_a_failed_draw_counts(tmp_path: Path) -> None:
     study = opened(tmp_path, SEARCH, trials=3)
     claimed = study.claim()
-    assert claimed is not None
     study.fail(claimed[0], "diverged")
     assert len(work(study)) == 2
     assert work(opened(tmp_path, SEARCH, trials=3)) == []
