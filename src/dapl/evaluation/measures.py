@@ -201,8 +201,8 @@ def _share(name: str, column: str) -> Callable[[Measurements], list[AnyStatistic
     """Mean over rows of the mean over prototypes; over all (row, prototype) in scope dataset."""
 
     def statistics(m: Measurements) -> list[AnyStatistic]:
-        counts = F.share_counts(m.scoped[column].double())
-        return [ratio(name, counts) if m.pooled else mean(**{name: counts[:, 0] / counts[:, 1]})]
+        shares = m.scoped[column].double()
+        return [ratio(name, F.share_counts(shares)) if m.pooled else mean(**{name: shares.nanmean(1)})]
 
     return statistics
 
@@ -219,8 +219,7 @@ def _object_overlap(view: BatchView) -> Found:
     masks = view.truth.masks
     if masks is None:
         return {}
-    counts = F.share_counts(F.object_overlap(view.regions, masks.bool(), view.kept).double())
-    return {"object_overlap": counts[:, 0] / counts[:, 1]}
+    return {"object_overlap": F.object_overlap(view.regions, masks.bool(), view.kept).double().nanmean(1)}
 
 
 def _oirr(view: BatchView) -> Found:

@@ -8,56 +8,24 @@
 `dapl.metrics.functional` has every function, `dapl.metrics.registry` describes every metric.
 """
 
-# ruff: noqa: F403, F405
+# ruff: noqa: F403
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dapl.metrics.registry import METRICS, NUMBERS
+
 if TYPE_CHECKING:
     from dapl.metrics.classes import *
     from dapl.metrics.functional import *
 
-__all__ = [
-    "BackgroundBias",
-    "Consistency",
-    "Coverage",
-    "Diversity",
-    "ExplanationSize",
-    "Faithfulness",
-    "Imbalance",
-    "ObjectOverlap",
-    "OutsideInsideRelevanceRatio",
-    "PartAssignment",
-    "PartPrecision",
-    "PartRecall",
-    "Purity",
-    "Redundancy",
-    "RegionBackgroundShare",
-    "Stability",
-    "activation_regions",
-    "assign",
-    "background_bias",
-    "consistency",
-    "coverage",
-    "diversity",
-    "explanation_size",
-    "faithfulness",
-    "imbalance",
-    "iou",
-    "object_overlap",
-    "outside_inside_relevance_ratio",
-    "overlap",
-    "part_masks",
-    "precision",
-    "purity",
-    "recall",
-    "redundancy",
-    "region_background_share",
-    "sparsity",
-    "stability",
-    "visible_parts",
-]
+__all__ = sorted(
+    {number.class_name for number in NUMBERS.values() if number.class_name}
+    | {metric.function for metric in METRICS if metric.function}
+    | {"PartAssignment", "activation_regions", "assign", "explanation_size", "imbalance", "iou", "overlap"}
+    | {"part_masks", "precision", "recall", "redundancy", "visible_parts"}
+)
 
 
 def __getattr__(name: str) -> Any:

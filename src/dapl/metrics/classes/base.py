@@ -46,6 +46,28 @@ class RegisteredMetric(Metric):
         return self._plot(val, ax)
 
 
+class Summed(RegisteredMetric):
+    """A number made of a few sums: the first over the second, where a class does not say otherwise."""
+
+    state: ClassVar[str]
+    """Name of the sums, one per class: a ``MetricCollection`` may take two metrics with the same names for one."""
+    terms: ClassVar[int] = 2
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._zeros(self.state, shape=(self.terms,), dtype=torch.float64)
+
+    @property
+    def sums(self) -> Tensor:
+        return getattr(self, self.state)
+
+    def _add(self, counts: Tensor) -> None:
+        self._count(**{self.state: counts.reshape(-1, self.terms).sum(0)})
+
+    def compute(self) -> Any:
+        return (self.sums[0] / self.sums[1]).float()
+
+
 class ImageMean(RegisteredMetric):
     """A mean over images of one or more terms; images whose terms are NaN are skipped and counted."""
 

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from dapl.common.errors import DaplError
 from dapl.metrics import functional as F
-from dapl.metrics.classes.base import ImageMean, Scope, check_number
+from dapl.metrics.classes.base import ImageMean, RegisteredMetric, Scope, check_number
 from dapl.metrics.functional.checks import counted
 from dapl.metrics.functional.diversity import counts_of_regions
 
@@ -170,7 +169,7 @@ class Imbalance(Diversity):
     term: ClassVar[int] = 2
 
 
-class PartAssignment(Metric):
+class PartAssignment(RegisteredMetric):
     r"""How often head h is assigned to part k, of the images in which the part is visible and the prototype kept.
 
     .. math:: S_{kh} = \frac{\#\{x : p_h \text{ assigned to part}_k\}}{\#\{x : p_h \text{ kept, part}_k \text{ seen}\}}
@@ -193,12 +192,8 @@ class PartAssignment(Metric):
                 [0.0000, 0.5000]])
     """
 
-    full_state_update = False
-    is_differentiable = False
-    higher_is_better = None
     plot_lower_bound: float = 0.0
     plot_upper_bound: float = 1.0
-
     assigned: Tensor
     seen: Tensor
 
@@ -208,20 +203,16 @@ class PartAssignment(Metric):
             check_number(len(parts), num_parts, "parts")
         self.num_parts, self.num_heads = num_parts, num_heads
         self.parts = list(parts) if parts is not None else [str(k) for k in range(num_parts)]
-        for state in ("assigned", "seen"):
-            self.add_state(state, torch.zeros(num_parts, num_heads, dtype=torch.long), dist_reduce_fx="sum")
+        self._zeros("assigned", "seen", shape=(num_parts, num_heads))
 
     def update(self, assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> None:
         """Add a batch of assignments (…, N, K)."""
         assigned, visible, kept = counted(assigned, visible, kept)
         check_number(assigned.shape[-1], self.num_parts, "parts")
         check_number(assigned.shape[-2], self.num_heads, "heads")
-        self.assigned = self.assigned + self._by_part(assigned)
-        self.seen = self.seen + self._by_part(kept.unsqueeze(-1) & visible.unsqueeze(-2))
-
-    def _by_part(self, flags: Tensor) -> Tensor:
-        """Number of images, (K, N), in which a flag of (…, N, K) is up."""
-        return flags.reshape(-1, self.num_heads, self.num_parts).sum(0).mT.to(self.seen.device)
+        seen = visible.unsqueeze(-2) & kept.unsqueeze(-1)
+        by_image = (flags.reshape(-1, self.num_heads, self.num_parts) for flags in (assigned, seen))
+        self._count(**{name: flags.sum(0).mT for name, flags in zip(("assigned", "seen"), by_image, strict=True)})
 
     def compute(self) -> Tensor:
         return (self.assigned.double() / self.seen).float()

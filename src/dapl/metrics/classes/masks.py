@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dapl.metrics import functional as F
-from dapl.metrics.classes.base import ImageMean, RegisteredMetric, Scope
+from dapl.metrics.classes.base import ImageMean, Scope, Summed
 
 
 class BackgroundBias(ImageMean):
@@ -45,9 +45,9 @@ class BackgroundBias(ImageMean):
         self._add_shares(F.background_bias(maps, masks, kept))
 
     def _add_shares(self, shares: Tensor) -> None:
-        counts = F.share_counts(shares.double())
-        self._add(counts[..., 0] / counts[..., 1])
-        self._count(**{self.pooled: counts.reshape(-1, 2).sum(0)})
+        shares = shares.double()
+        self._add(shares.nanmean(-1))
+        self._count(**{self.pooled: F.share_counts(shares).reshape(-1, 2).sum(0)})
 
     def _pooled(self) -> Tensor:
         total, number = getattr(self, self.pooled)
@@ -75,7 +75,7 @@ class RegionBackgroundShare(BackgroundBias):
         self._add_shares(F.region_background_share(regions, pixel_masks, kept))
 
 
-class ObjectOverlap(RegisteredMetric):
+class ObjectOverlap(Summed):
     """Share of the object that a region covers, averaged over prototypes and then images; no extra model pass.
 
     See `dapl.metrics.functional.object_overlap`. Background overlap is `dapl.metrics.RegionBackgroundShare`.
@@ -91,25 +91,15 @@ class ObjectOverlap(RegisteredMetric):
     """
 
     number = "object_overlap"
-    overlap_sum: Tensor
-    overlap_images: Tensor
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._zeros("overlap_sum", dtype=torch.float64)
-        self._zeros("overlap_images")
+    state = "overlaps"
 
     def update(self, regions: Tensor, pixel_masks: Tensor, kept: Tensor | None = None) -> None:
         """Add a batch of regions (…, P, H, W) and of masks (…, H, W) at their size."""
-        counts = F.share_counts(F.object_overlap(regions, pixel_masks, kept).double())
-        values = counts[..., 0] / counts[..., 1]
-        self._count(overlap_sum=values.nansum(), overlap_images=(~values.isnan()).sum())
-
-    def compute(self) -> Tensor:
-        return (self.overlap_sum / self.overlap_images).float()
+        of_images = F.object_overlap(regions, pixel_masks, kept).double().nanmean(-1)
+        self._add(F.share_counts(of_images.flatten()))
 
 
-class OutsideInsideRelevanceRatio(RegisteredMetric):
+class OutsideInsideRelevanceRatio(Summed):
     """OIRR, the mean over all (image, prototype) for which it is finite; no extra model pass.
 
     See `dapl.metrics.functional.outside_inside_relevance_ratio`. Those without activation inside the object are
@@ -126,21 +116,14 @@ class OutsideInsideRelevanceRatio(RegisteredMetric):
     """
 
     number = "oirr"
-    oirr: Tensor
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._zeros("oirr", shape=(3,), dtype=torch.float64)
+    state = "ratios"
+    terms = 3
 
     @property
     def oirr_infinite(self) -> Tensor:
         """How many (image, prototype) have no activation inside the object."""
-        return self.oirr[2].long()
+        return self.sums[2].long()
 
     def update(self, maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> None:
         """Add a batch of maps (…, P, H, W) and of masks (…, H, W) on their grid."""
-        counts = F.oirr_counts(F.outside_inside_relevance_ratio(maps, masks, kept))
-        self._count(oirr=counts.reshape(-1, 3).sum(0))
-
-    def compute(self) -> Tensor:
-        return (self.oirr[0] / self.oirr[1]).float()
+        self._add(F.oirr_counts(F.outside_inside_relevance_ratio(maps, masks, kept)))

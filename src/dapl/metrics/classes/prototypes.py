@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dapl.metrics import functional as F
-from dapl.metrics.classes.base import RegisteredMetric, check_number
+from dapl.metrics.classes.base import RegisteredMetric, Summed, check_number
 from dapl.metrics.functional.purity import PurityTable
 
 
@@ -140,7 +140,7 @@ class Purity(RegisteredMetric):
         return self.per_prototype().nanmean()
 
 
-class ExplanationSize(RegisteredMetric):
+class ExplanationSize(Summed):
     """Mean number of prototypes in an explanation, see `dapl.metrics.functional.explanation_size`; no extra pass.
 
     Args:
@@ -157,24 +157,18 @@ class ExplanationSize(RegisteredMetric):
     """
 
     number = "explanation_size"
-    sizes: Tensor
-    explanations: Tensor
+    state = "sizes"
 
     def __init__(self, share: float = 0.1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.share = share
-        self._zeros("sizes", "explanations")
 
     def update(self, contributions: Tensor) -> None:
         """Add a batch of contributions (…, P)."""
-        sizes = F.explanation_size(contributions, self.share)
-        self._count(sizes=sizes.sum(), explanations=torch.tensor(sizes.numel()))
-
-    def compute(self) -> Tensor:
-        return (self.sizes.double() / self.explanations).float()
+        self._add(F.share_counts(F.explanation_size(contributions, self.share).double().flatten()))
 
 
-class Faithfulness(RegisteredMetric):
+class Faithfulness(Summed):
     """Similarity lost with the shown region against a random one, see `dapl.metrics.functional.faithfulness`.
 
     Two extra model passes for each (image, prototype) measured. ``compute`` gives a dictionary with the fields of
@@ -191,15 +185,12 @@ class Faithfulness(RegisteredMetric):
     """
 
     number = "faithfulness"
-    losses: Tensor
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._zeros("losses", shape=(4,), dtype=torch.float64)
+    state = "losses"
+    terms = 4
 
     def update(self, before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor | None = None) -> None:
         """Add the scores of a batch."""
-        self._count(losses=F.loss_counts(before, blurred, random, measured).reshape(-1, 4).sum(0))
+        self._add(F.loss_counts(before, blurred, random, measured))
 
     def compute(self) -> dict[str, Tensor]:
-        return {name: value.float() for name, value in F.similarity_loss(self.losses)._asdict().items()}
+        return {name: value.float() for name, value in F.similarity_loss(self.sums)._asdict().items()}

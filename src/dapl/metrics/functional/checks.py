@@ -1,7 +1,4 @@
-"""What bad input gets: one sentence that says what was wrong and what to do. Shapes are checked before any work.
-
-What bad input gets, beside `dapl.metrics.functional.checks`: one sentence each.
-"""
+"""What bad input gets: one sentence that says what was wrong and what to do. Shapes are checked before any work."""
 
 from __future__ import annotations
 
@@ -25,12 +22,7 @@ def check_open_interval(value: float, low: float, high: float, name: str) -> Non
 
 def check_maps(maps: Tensor) -> None:
     """Activation maps: real numbers (…, P, H, W), all finite."""
-    if not maps.is_floating_point() or maps.ndim < 3 or 0 in maps.shape[-3:]:
-        raise DaplError(
-            f"maps must be floating point (…, prototypes, height, width), but are {maps.dtype} {shape_of(maps)}."
-        )
-    if not bool(torch.isfinite(maps).all()):
-        raise DaplError("maps hold NaN or infinite values: look for a model that diverged or a division by zero.")
+    check_numbers(maps, "maps", "prototypes, height, width")
 
 
 def check_boolean(tensor: Tensor, name: str, axis: str) -> None:
@@ -109,15 +101,27 @@ def check_numbers(tensor: Tensor, name: str, axes: str, finite: bool = True) -> 
     """Floating point numbers with at least the axes named, none of which is empty."""
     wanted = axes.count(",") + 1
     if not tensor.is_floating_point() or tensor.ndim < wanted or 0 in tensor.shape[tensor.ndim - wanted :]:
-        raise DaplError(f"{name} must be floating point (…, {axes}), but is {tensor.dtype} {shape_of(tensor)}.")
+        raise DaplError(f"{name} must be floating point (…, {axes}), but are {tensor.dtype} {shape_of(tensor)}.")
     if finite and not bool(torch.isfinite(tensor).all()):
-        raise DaplError(f"{name} holds NaN or infinite values: look for a model that diverged.")
+        raise DaplError(f"{name} hold NaN or infinite values: look for a model that diverged or a division by zero.")
+
+
+def check_images(images: Tensor) -> Tensor:
+    """Images (…, channels, H, W), uint8 or floating point in [0, 1]; returns them as floats."""
+    if images.ndim < 3 or not (images.is_floating_point() or images.dtype == torch.uint8):
+        raise DaplError(
+            f"images must be (…, channels, height, width), uint8 or floating point, "
+            f"but are {images.dtype} {shape_of(images)}."
+        )
+    return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
 
 
 def check_keypoints(keypoints: Tensor, visible: Tensor) -> Tensor:
     """Keypoints (…, K, 2), finite where visible; returns visible (…, K)."""
-    if keypoints.ndim < 2 or keypoints.shape[-1] != 2 or keypoints.shape[-2] == 0:
+    if keypoints.ndim < 2 or keypoints.shape[-1] != 2:
         raise DaplError(f"keypoints must be (…, parts, 2), x and y in pixels, but are {shape_of(keypoints)}.")
+    if keypoints.shape[-2] == 0:
+        raise DaplError("keypoints are empty: there are no parts, and nothing about parts can be measured.")
     visible = which(visible, keypoints, keypoints.shape[:-1], "visible", "parts")
     if bool((~torch.isfinite(keypoints) & visible.unsqueeze(-1)).any()):
         raise DaplError("keypoints of visible parts hold NaN or infinite values: mark these parts invisible.")

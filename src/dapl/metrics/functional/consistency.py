@@ -12,6 +12,7 @@ from dapl.common.errors import DaplError
 from dapl.metrics.functional.checks import (
     Generators,
     check_flags,
+    check_images,
     check_integers,
     check_keypoints,
     check_maps,
@@ -23,7 +24,7 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import pair, tie_width, upsample
+from dapl.metrics.functional.regions import on_pixels, pair
 
 
 def visible_keypoints(keypoints: Tensor, visible: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -54,10 +55,6 @@ def pixel_of(keypoints: Tensor, size: int | tuple[int, int]) -> Tensor:
     return torch.minimum(keypoints.floor(), last.to(keypoints.dtype))
 
 
-_CHUNK_PIXELS = 2**22
-"""Pixels of upsampled maps held at once."""
-
-
 def peaks(maps: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
     r"""The pixel where a prototype's upsampled map is highest; of several that tie, the first in row-major order.
 
@@ -80,17 +77,12 @@ def peaks(maps: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
         tensor([[2, 0]])
     """
     check_maps(maps)
-    height, width = maps.shape[-2:] if size is None else pair(size)
-    flat = maps.detach().flatten(0, -3)
-    flat = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
     found = []
-    for chunk in flat.split(max(1, _CHUNK_PIXELS // (height * width))):
-        slack = tie_width(chunk)
-        if size is not None:
-            chunk = upsample(chunk - chunk.amin((-2, -1), keepdim=True), (height, width))
+    for _, chunk, slack in on_pixels(maps, size):
         pixels = chunk.flatten(1)
         ties = pixels >= (pixels.amax(1) - slack).unsqueeze(1)
         found.append(ties.view(torch.uint8).argmax(1))  # the first of them
+    width = maps.shape[-1] if size is None else pair(size)[1]
     places = torch.cat(found)
     return torch.stack((places % width, places // width), dim=-1).view(*maps.shape[:-2], 2)
 
@@ -256,15 +248,10 @@ def perturb(
     """
     check_positive(noise_std, "noise_std")
     check_positive(clip, "clip")
-    if images.ndim < 3 or not (images.is_floating_point() or images.dtype == torch.uint8):
-        raise DaplError(
-            f"images must be (…, channels, height, width), uint8 or floating point, "
-            f"but are {images.dtype} {shape_of(images)}."
-        )
+    images = check_images(images)
     deviation = torch.as_tensor(std, dtype=torch.float32, device=images.device).reshape(-1, 1, 1)
     if len(deviation) != images.shape[-3]:
         raise DaplError(f"std must be one number per channel, but is {len(deviation)} for {images.shape[-3]} channels.")
-    images = images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
     noise = drawn(images.shape, generator, lambda shape, g: torch.randn(shape, generator=g, device=g.device))
     return images + (noise * noise_std).clamp_(-clip, clip).to(images.device) * deviation
 

@@ -11,6 +11,7 @@ from dapl.common.errors import DaplError
 from dapl.metrics.functional.checks import (
     Generators,
     check_flags,
+    check_images,
     check_positive,
     check_same_grid,
     check_same_shape,
@@ -61,17 +62,12 @@ def blur_out(images: Tensor, regions: Tensor, sigma: float = 10.0) -> Tensor:
         tensor([[[0.0000, 0.0000, 0.4026, 0.2571, 0.0000]]])
     """
     check_positive(sigma, "sigma")
-    if images.ndim < 3 or not (images.is_floating_point() or images.dtype == torch.uint8):
-        raise DaplError(
-            f"images must be (…, channels, height, width), uint8 or floating point, "
-            f"but are {images.dtype} {shape_of(images)}."
-        )
+    images = check_images(images)
     check_flags(regions, "regions", "height, width")
     check_same_grid(images, regions, "images and regions")
     batch, extra = images.shape[:-3], regions.ndim - images.ndim + 1
     if extra not in (0, 1) or regions.shape[: len(batch)] != batch:
         raise DaplError(f"regions must be one or M per image, but are {shape_of(regions)} for {shape_of(images)}.")
-    images = images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
     rows, columns = (_gaussian(side, sigma, images) for side in images.shape[-2:])
     with torch.autocast(images.device.type, enabled=False):
         blurred = rows @ (images.to(rows.dtype) @ columns.mT)

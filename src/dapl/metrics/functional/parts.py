@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
-from dapl.metrics.functional.checks import check_same_grid, shape_of, which
+from dapl.metrics.functional.checks import check_keypoints, check_positive, check_same_grid, shape_of
 
 PartMode = Literal["disc", "clipped", "voronoi", "point"]
 RadiusOf = Literal["box", "image"]
@@ -68,7 +68,12 @@ def part_masks(
         tensor([1, 1])
     """
     height, width = (size, size) if isinstance(size, int) else size
-    visible = _check(keypoints, visible, mode, radius, radius_of)
+    visible = check_keypoints(keypoints, visible)
+    for value, known, name in ((mode, get_args(PartMode), "mode"), (radius_of, get_args(RadiusOf), "radius_of")):
+        if value not in known:
+            raise DaplError(f"{name} of the part masks must be one of {', '.join(known)}, but is {value!r}.")
+    if radius is not None:
+        check_positive(radius, "radius of the part masks")
     if boxes is not None and boxes.shape != (*keypoints.shape[:-2], 4):
         raise DaplError(f"boxes must be (…, 4), one per image, but {shape_of(boxes)} do not fit {shape_of(keypoints)}.")
     foreground = None if masks is None else _foreground(masks, keypoints, height, width)
@@ -76,32 +81,15 @@ def part_masks(
     visible = visible & (x >= 0) & (x <= width) & (y >= 0) & (y <= height)
     if mode == "point":
         return _with_points(torch.zeros((*x.shape, height, width), dtype=torch.bool, device=x.device), x, y, visible)
-    if mode in ("clipped", "voronoi") and foreground is None:
+    if foreground is None and mode != "disc":
         raise DaplError(f"part masks of mode {mode} need a segmentation: give masks, or use mode disc or point.")
-    if mode == "voronoi":
-        assert foreground is not None
+    if foreground is not None and mode == "voronoi":
         return _cells(x, y, visible, foreground)
     pixels = _radius(radius, radius_of, boxes, foreground, x.new_full(x.shape[:-1], (height * width) ** 0.5))
     discs = _discs(x, y, visible, pixels, height, width)
     if mode == "disc" or foreground is None:
         return discs
     return discs & foreground.unsqueeze(-3)
-
-
-def _check(keypoints: Tensor, visible: Tensor, mode: str, radius: float | None, radius_of: str) -> Tensor:
-    if keypoints.ndim < 2 or keypoints.shape[-1] != 2:
-        raise DaplError(f"keypoints must be (…, parts, 2), x and y in pixels, but are {shape_of(keypoints)}.")
-    if keypoints.shape[-2] == 0:
-        raise DaplError("keypoints are empty: there are no parts, and without parts neither Coverage nor Diversity.")
-    for value, known, name in ((mode, get_args(PartMode), "mode"), (radius_of, get_args(RadiusOf), "radius_of")):
-        if value not in known:
-            raise DaplError(f"{name} of the part masks must be one of {', '.join(known)}, but is {value!r}.")
-    if radius is not None and not 0 < radius < float("inf"):
-        raise DaplError(f"radius of the part masks must be above 0, but is {radius:g}.")
-    visible = which(visible, keypoints, keypoints.shape[:-1], "visible", "parts")
-    if bool((~torch.isfinite(keypoints) & visible.unsqueeze(-1)).any()):
-        raise DaplError("keypoints of visible parts hold NaN or infinite values: mark these parts invisible.")
-    return visible
 
 
 def _foreground(masks: Tensor, keypoints: Tensor, height: int, width: int) -> Tensor:

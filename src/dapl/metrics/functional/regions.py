@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
-from dapl.metrics.functional.checks import check_boolean, check_maps, check_open_interval, shape_of
+from dapl.metrics.functional.checks import check_boolean, check_maps, check_numbers, check_open_interval, shape_of
 from dapl.models.contract import PrototypeModel
 
 
@@ -33,8 +33,7 @@ def upsample(maps: Tensor, size: int | tuple[int, int]) -> Tensor:
         >>> upsample(torch.tensor([[0.0, 1.0]]), (1, 4))
         tensor([[-0.1055,  0.2266,  0.7734,  1.1055]])
     """
-    if not maps.is_floating_point() or maps.ndim < 2 or 0 in maps.shape[-2:]:
-        raise DaplError(f"maps must be floating point (…, height, width), but are {maps.dtype} {shape_of(maps)}.")
+    check_numbers(maps, "maps", "height, width", finite=False)
     height, width = pair(size)
     dtype = torch.float64 if maps.dtype == torch.float64 else torch.float32
     rows = _interpolation(maps.shape[-2], height, dtype, maps.device)
@@ -77,20 +76,27 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
     check_maps(maps)
     check_open_interval(percentile, 0, 100, "percentile")
     height, width = maps.shape[-2:] if size is None else pair(size)
-    pixels = height * width
-    rank = math.ceil(Fraction(str(percentile)) * (pixels - 1) / 100)
+    rank = math.ceil(Fraction(str(percentile)) * (height * width - 1) / 100)
+    regions = torch.empty((*maps.shape[:-2], height, width), dtype=torch.bool, device=maps.device)
+    by_map = regions.flatten(0, -3)
+    for rows, chunk, slack in on_pixels(maps, size):
+        threshold = _order_statistic(chunk.flatten(1), rank) - slack
+        torch.ge(chunk, threshold[:, None, None], out=by_map[rows])
+    return regions
+
+
+def on_pixels(maps: Tensor, size: int | tuple[int, int] | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Maps (…, h, w) chunk by chunk: which of them, their values on the pixels of the image, their `tie_width`."""
     flat = maps.detach().flatten(0, -3)
     flat = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
-    regions = torch.empty((len(flat), height, width), dtype=torch.bool, device=maps.device)
-    for rows in _chunks(len(flat), pixels, maps.device):
+    height, width = maps.shape[-2:] if size is None else pair(size)
+    for rows in _chunks(len(flat), height * width, maps.device):
         chunk = flat[rows]
         slack = tie_width(chunk)
         if size is not None:
             # The weights of a pixel sum to one only up to rounding: a map counted from its minimum keeps exact ties.
             chunk = upsample(chunk - chunk.amin((-2, -1), keepdim=True), (height, width))
-        threshold = _order_statistic(chunk.flatten(1), rank) - slack
-        torch.ge(chunk, threshold[:, None, None], out=regions[rows])
-    return regions.view(*maps.shape[:-2], height, width)
+        yield rows, chunk, slack
 
 
 TIE, FLAT = 1e-5, 1e-3
