@@ -336,25 +336,9 @@ def test_expand_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_field_is_described() -> None:
     described = list(describe_fields())
     names = [name for name, _, _ in described]
-    for name in (
-        "seed",
-        "data (toybirds)",
-        "data (cub)",
-        "data.root",
-        "data.background_cue",
-        "model.backbone.stages",
-        "model.head_dim",
-        "loss.contrast.margin",
-        "loss.spatial.weight",
-        "schedule (warm_up)",
-        "schedule.<n>.epochs",
-        "schedule.<n>.foreground_share",
-        "schedule.<n>.l1",
-        "schedule.<n>.bias_of",
-        "cache.folder",
-        "runtime.devices",
-    ):
-        assert name in names
+    sections = {"seed", "data.root", "model.head_dim", "model.backbone.stages", "loss.contrast.margin", "cache.folder"}
+    kinds = {"data (cub)", "schedule (warm_up)", "schedule.<n>.epochs", "schedule.<n>.foreground_share"}
+    assert sections | kinds <= set(names)
     for name, _, text in described:
         assert text.strip(), name
         fixed = name.rsplit(".", 1)[-1] in ("name", "system", "stage")

@@ -66,6 +66,7 @@ def test_shapes(model: PrototypeModel, images: Tensor) -> None:
     assert output.logits.shape == (B, C)
     assert output.scores.shape == (B, model.score_count)
     assert output.distances.shape == output.locations.shape == (B, count)
+    assert output.locations.dtype == torch.long
     assert output.embedding.shape[:2] == (B, groups)
     assert output.embedding.shape[2] == model.prototypes.vectors.shape[1]
 
@@ -178,6 +179,8 @@ def test_maps_of_some_are_those_of_all(with_prototypes: PrototypeModel, images: 
     output = model(images)
     assert_close(model.maps(output.embedding), everything)
     assert_close(everything.amax((2, 3)), output.scores, rtol=1e-4, atol=1e-4)
+    at_locations = everything.flatten(2).gather(2, output.locations.unsqueeze(2)).squeeze(2)
+    assert_close(at_locations, output.scores, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()

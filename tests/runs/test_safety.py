@@ -21,7 +21,7 @@ import yaml
 
 import dapl
 from dapl.common.errors import DaplError
-from dapl.config import BackboneConfig, DaplModel, parse_config
+from dapl.config import BackboneConfig, DaplModel, load_config
 from dapl.data.images import read_image
 from dapl.evaluation import evaluate
 from dapl.evaluation.original_protopnet import read_protopnet
@@ -33,6 +33,8 @@ from dapl.runs.loading import load_run
 from dapl.runs.marks import Marks
 from dapl.runs.run import Run
 from dapl.training.trainer import train
+
+from ..conftest import TINY
 
 PACKAGE = Path(dapl.__file__).parent
 
@@ -119,26 +121,9 @@ def test_the_traps_are_real(kind: str, tmp_path: Path) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, its cache and its export; leave it as it is."""
     root = tmp_path_factory.mktemp("safety")
-    config = parse_config(
-        {
-            "data": {
-                "name": "toybirds",
-                "classes": 2,
-                "images_per_class": 4,
-                "test_images_per_class": 2,
-                "image_size": 64,
-            },
-            "model": {
-                "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-                "heads": 2,
-                "head_dim": 4,
-            },
-            "schedule": [{"stage": "warm_up", "epochs": 1, "batch_size": 4}, {"stage": "project"}],
-            "cache": {"folder": str(root / "cache")},
-            "runtime": {"accelerator": "cpu", "workers": 0},
-        }
-    )
-    train(config, root / "run", quiet=True)
+    schedule = [{"stage": "warm_up", "epochs": 1, "batch_size": 4}, {"stage": "project"}]
+    small = {"data.classes": 2, "data.images_per_class": 4, "cache.folder": str(root / "cache"), "schedule": schedule}
+    train(load_config(None, TINY | small), root / "run", quiet=True)
     evaluate(root / "run", metrics="accuracy,coverage", quiet=True)
     export_run(root / "run", root / "export", ["hub"], quiet=True)
     return root

@@ -83,42 +83,35 @@ def test_several_steps_are_those_of_the_slow_reference(seed: int) -> None:
     assert left == sorted(set(left), reverse=True)  # fewer in each step
 
 
-def test_greedy_in_the_order_of_numbers() -> None:
-    """On a line at 0, 1, 2: the first takes in the second; the third, near the second only, stays."""
-    responses = torch.tensor([[0.0, 1.0, 2.0, 50.0]])
-    everyone = torch.ones(4, dtype=torch.bool)
-    assert plan_merge(responses, everyone, 0.5) == [(0, [1])]
-    # in another order the one in the middle comes first and takes in both
-    assert plan_merge(responses[:, [1, 0, 2, 3]], everyone, 0.5) == [(0, [1, 2])]
+PAIRS = [0.0, 1.0, 100.0, 102.0, 200.0, 204.0]
+"""Pairs at distances 1, 2, 4, far from each other."""
+OFFSETS = [[1000.0, 1000.25, 1000.5, 1002.0], [1000.0, 1000.25, 1000.375, 1002.0]]
 
 
-def test_the_share_sets_the_threshold() -> None:
-    """Pairs at distances 1, 2, 4, far from each other: with k of 6 merge those with the k smallest neighbours."""
-    responses = torch.tensor([[0.0, 1.0, 100.0, 102.0, 200.0, 204.0]])
-    everyone = torch.ones(6, dtype=torch.bool)
-    assert plan_merge(responses, everyone, 0.01) == [(0, [1])]  # at least one pair
-    assert plan_merge(responses, everyone, 2 / 6) == [(0, [1])]
-    assert plan_merge(responses, everyone, 3 / 6) == [(0, [1]), (2, [3])]
-    assert plan_merge(responses, everyone, 5 / 6) == [(0, [1]), (2, [3]), (4, [5])]
-
-
-def test_removed_prototypes_take_no_part() -> None:
-    responses = torch.tensor([[0.0, 0.1, 5.0, 6.0]])
-    kept = torch.tensor([True, False, True, True])
-    assert plan_merge(responses, kept, 0.1) == [(2, [3])]
-    assert plan_merge(responses, torch.tensor([False, True, False, False]), 0.5) == []
-    assert plan_merge(responses, torch.zeros(4, dtype=torch.bool), 0.5) == []
-
-
-def test_equal_answers_merge_whatever_the_share() -> None:
-    responses = torch.rand(7, 1, generator=torch.Generator().manual_seed(0)).repeat(1, 5)
-    assert plan_merge(responses, torch.ones(5, dtype=torch.bool), 0.01) == [(0, [1, 2, 3, 4])]
-
-
-def test_near_answers_are_told_apart_in_full_precision() -> None:
-    """Far from 0, where the expansion ‖a‖² − 2ab + ‖b‖² would lose the difference."""
-    responses = 1000 + torch.tensor([[0.0, 0.25, 0.5, 2.0], [0.0, 0.25, 0.375, 2.0]])
-    assert plan_merge(responses, torch.ones(4, dtype=torch.bool), 0.25) == [(1, [2])]
+@pytest.mark.parametrize(
+    ("responses", "kept", "share", "plan"),
+    [
+        # greedy: the first takes in the second; the third, near the second only, stays
+        ([[0.0, 1.0, 2.0, 50.0]], "1111", 0.5, [(0, [1])]),
+        # in another order the one in the middle comes first and takes in both
+        ([[1.0, 0.0, 2.0, 50.0]], "1111", 0.5, [(0, [1, 2])]),
+        # with k of 6 merge those with the k smallest neighbours, at least one pair
+        ([PAIRS], "111111", 0.01, [(0, [1])]),
+        ([PAIRS], "111111", 2 / 6, [(0, [1])]),
+        ([PAIRS], "111111", 3 / 6, [(0, [1]), (2, [3])]),
+        ([PAIRS], "111111", 5 / 6, [(0, [1]), (2, [3]), (4, [5])]),
+        # what was removed takes no part
+        ([[0.0, 0.1, 5.0, 6.0]], "1011", 0.1, [(2, [3])]),
+        ([[0.0, 0.1, 5.0, 6.0]], "0100", 0.5, []),
+        ([[0.0, 0.1, 5.0, 6.0]], "0000", 0.5, []),
+        # equal answers merge whatever the share
+        ([[0.3] * 5, [0.7] * 5], "11111", 0.01, [(0, [1, 2, 3, 4])]),
+        # far from 0, where the expansion ‖a‖² − 2ab + ‖b‖² would lose the difference
+        (OFFSETS, "1111", 0.25, [(1, [2])]),
+    ],
+)
+def test_plans(responses: list[list[float]], kept: str, share: float, plan: list[tuple[int, list[int]]]) -> None:
+    assert plan_merge(torch.tensor(responses), torch.tensor([flag == "1" for flag in kept]), share) == plan
 
 
 # --- merging a model ------------------------------------------------------------------------------------------------

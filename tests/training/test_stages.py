@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,61 +29,49 @@ from dapl.runs.loading import load_run
 from dapl.training import losses
 from dapl.training.objective import Objective
 from dapl.training.stages import FitEpoch, Terms, all_scores, last_layer, make_optimizer, rate_factor
+from dapl.training.trainer import train
+
+
+def epochs(
+    model: PrototypeModel, config: Config, stage: WarmUpStage | JointStage, source: BatchSource, processes: Processes
+) -> Callable[[int], FitEpoch]:
+    """``epochs(…)(index)``: the epochs of a stage, as the trainer runs them."""
+    objective = Objective(model, config.loss)
+    wrapped, stepping = processes.setup(objective, make_optimizer(model, stage))
+    return partial(FitEpoch, processes, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0))
 
 
 def fit(
-    model: PrototypeModel,
-    config: Config,
-    stage: WarmUpStage | JointStage,
-    source: BatchSource,
-    processes: Processes,
-    position: Sequence[int] = (0, 0),
+    model: PrototypeModel, config: Config, stage: WarmUpStage | JointStage, source: BatchSource, processes: Processes
 ) -> list[Terms]:
-    """The epochs of a stage, as the trainer runs them; the terms of each step."""
-    optimizer = make_optimizer(model, stage)
-    objective = Objective(model, config.loss)
-    wrapped, stepping = processes.setup(objective, optimizer)
-    terms: list[Terms] = []
-    for index in range(stage.epochs):
-        epoch = FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, position, index)
-        terms += [found for _, found in epoch.steps()]
-    return terms
+    """The terms of each step of a whole stage."""
+    epoch = epochs(model, config, stage, source, processes)
+    return [found for index in range(stage.epochs) for _, found in epoch(index).steps()]
 
 
 # --- learning rates -------------------------------------------------------------------------------------------------
 
 
-def test_constant_rates() -> None:
-    stage = FitStage(epochs=4, decay="constant")
-    assert [rate_factor(stage, epoch, epoch / 4) for epoch in range(4)] == [1.0] * 4
-
-
-def test_step_rates() -> None:
-    stage = FitStage(epochs=7, decay="step", decay_epochs=3, decay_factor=0.5)
-    assert [rate_factor(stage, epoch, 0.9) for epoch in range(7)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
-
-
-def test_cosine_rates() -> None:
-    stage = FitStage(decay="cosine")
+def test_rates() -> None:
+    constant, cosine = FitStage(epochs=4, decay="constant"), FitStage(decay="cosine")
+    assert [rate_factor(constant, epoch, epoch / 4) for epoch in range(4)] == [1.0] * 4
+    step = FitStage(epochs=7, decay="step", decay_epochs=3, decay_factor=0.5)
+    assert [rate_factor(step, epoch, 0.9) for epoch in range(7)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
     half = math.sqrt(2) / 2
     expected = [1.0, (1 + half) / 2, 0.5, (1 - half) / 2]
-    assert [rate_factor(stage, 0, progress) for progress in (0, 0.25, 0.5, 0.75)] == pytest.approx(expected)
+    assert [rate_factor(cosine, 0, progress) for progress in (0, 0.25, 0.5, 0.75)] == pytest.approx(expected)
 
 
 def test_each_step_is_taken_at_its_own_rate(
     model: PrototypeModel, config: Config, run_data: RunData, processes: Processes
 ) -> None:
     stage = WarmUpStage(epochs=2, batch_size=5, decay="cosine", learning_rates={"addon": 0.01, "prototypes": 0.1})
-    optimizer = make_optimizer(model, stage)
-    objective = Objective(model, config.loss)
-    wrapped, stepping = processes.setup(objective, optimizer)
+    both = epochs(model, config, stage, run_data.source("train", model), processes)
     seen = []
-    for index in range(2):
-        source = run_data.source("train", model)
-        epoch = FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), index)
+    for epoch in (both(0), both(1)):
         assert len(epoch) == 3  # 15 images
         for _ in epoch.steps():
-            seen.append([group["lr"] for group in optimizer.param_groups])
+            seen.append([group["lr"] for group in epoch.optimizer.param_groups])
     factors = [0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
     assert seen == [pytest.approx([0.01 * factor, 0.1 * factor]) for factor in factors]
 
@@ -166,16 +155,11 @@ def test_a_step_resumed_in_the_middle_of_an_epoch_is_the_same(
     source = run_data.source("train", model, "flip")
     whole, cut = copy.deepcopy(model), copy.deepcopy(model)
     terms = fit(whole, config, stage, source, processes)
-    optimizer, objective = make_optimizer(cut, stage), Objective(cut, config.loss)
-    wrapped, stepping = processes.setup(objective, optimizer)
-
-    def epoch() -> FitEpoch:
-        return FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 0)
-
-    steps = epoch().steps()
+    epoch = epochs(cut, config, stage, source, processes)
+    steps = epoch(0).steps()
     first = [next(steps)[1], next(steps)[1]]
     torch.manual_seed(999)  # what happens to the global generator in between is nothing to it
-    assert first + [found for _, found in epoch().steps(2)] == terms
+    assert first + [found for _, found in epoch(0).steps(2)] == terms
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, cut.state_dict()[name]), name
 
@@ -280,10 +264,8 @@ def test_the_message_names_stage_epoch_step_and_terms(
     model: PrototypeModel, config: Config, run_data: RunData, processes: Processes
 ) -> None:
     stage = WarmUpStage(epochs=3, batch_size=5)
-    optimizer, objective = make_optimizer(model, stage), Objective(model, config.loss)
-    wrapped, stepping = processes.setup(objective, optimizer)
     source = Poisoned(run_data.source("train", model))
-    steps = FitEpoch(processes, wrapped, objective.draw_negatives, stepping, stage, source, (0, 0), 1).steps()
+    steps = epochs(model, config, stage, source, processes)(1).steps()
     next(steps)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(DaplError, match=r"warm_up, epoch 2, step 2: .* not finite \(total, cross_entropy"):
@@ -292,34 +274,22 @@ def test_the_message_names_stage_epoch_step_and_terms(
         assert torch.equal(tensor, before[name]), f"{name} was touched by the broken step"
 
 
-def write(config: Config, path: Path) -> Path:
-    path.write_text(dump_config(config))
-    return path
-
-
 @pytest.mark.parametrize("batch_size", [5, 15], ids=["in the middle of an epoch", "at the end of an epoch"])
 def test_the_last_good_checkpoint_survives(
     configured: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture, batch_size: int
 ) -> None:
     good = {"stage": "warm_up", "epochs": 2, "batch_size": 5}
-    bad = {
-        "stage": "joint",
-        "epochs": 2,
-        "batch_size": batch_size,
-        "learning_rates": dict.fromkeys(("addon", "attention", "prototypes"), 1e30),
-    }
-    whole = write(configured({"schedule": [good]}), tmp_path / "good.yaml")
-    broken = write(configured({"schedule": [good, bad]}), tmp_path / "bad.yaml")
-    assert main(["train", str(whole), "--out", str(tmp_path / "good")]) == 0
-    assert main(["train", str(broken), "--out", str(tmp_path / "bad")]) == 2
+    rates = dict.fromkeys(("addon", "attention", "prototypes"), 1e30)
+    bad = {"stage": "joint", "epochs": 2, "batch_size": batch_size, "learning_rates": rates}
+    train(configured({"schedule": [good]}), tmp_path / "good", quiet=True)
+    (tmp_path / "bad.yaml").write_text(dump_config(configured({"schedule": [good, bad]})))
+    assert main(["train", str(tmp_path / "bad.yaml"), "--out", str(tmp_path / "bad")]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("dapl: joint, epoch 1")
     assert "not finite" in message
     assert "cross_entropy" in message
-    for name in ("last", "best"):
-        expected, found = (
-            load_checkpoint(tmp_path / run / "checkpoints" / f"{name}.safetensors") for run in ("good", "bad")
-        )
+    for name in ("last.safetensors", "best.safetensors"):
+        expected, found = (load_checkpoint(tmp_path / run / "checkpoints" / name) for run in ("good", "bad"))
         assert found.position == expected.position
         assert expected.model.keys() == found.model.keys()
         for key, tensor in expected.model.items():
