@@ -46,14 +46,8 @@ class Patches(PrototypeModel):
     def embed(self, features: Tensor) -> Tensor:
         return features.unflatten(1, (self.prototypes.groups, -1))
 
-    def classify(self, scores: Tensor) -> Tensor:
-        return scores @ self.class_weights()
-
     def class_weights(self) -> Tensor:
         return (self.prototypes.membership & self.prototypes.kept.unsqueeze(1)).float()
-
-    def components(self) -> dict[str, nn.Module]:
-        return {"backbone": self.backbone, "prototypes": self.prototypes}
 
 
 @pytest.fixture

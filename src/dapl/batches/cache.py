@@ -83,12 +83,20 @@ class Annotations:
         return torch.from_numpy(np.unpackbits(self.packed, axis=-1, count=self.size).view(np.bool_))
 
 
-class AnnotationReader:
-    """The annotations of single samples as arrays of the same shape for each image of a data set."""
+class AnnotationReader(torch.utils.data.Dataset):
+    """Images and their annotations as arrays of the same shape for each image, as a DataLoader wants them."""
 
     def __init__(self, dataset: Dataset, size: int, how: Fit) -> None:
         self.dataset, self.size, self.how = dataset, size, how
         self.exact = len(dataset) > 0 and dataset[0].part_masks is not None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        """What `plain` and `arrays` give."""
+        sample = fit(self.dataset[index], self.size, self.how)
+        return *plain(sample), *self.arrays(sample)
 
     def arrays(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Keypoints K×2, visible K, box 4 and packed part masks (empty where there are none) of a fitted sample."""
@@ -131,35 +139,32 @@ def write_annotations(folder: Path, key: str, count: int, batches: Iterable[Sequ
             small.append(rest)
             if packed.numel():
                 if masks is None:
-                    file = stack.enter_context(replacing(_masks(folder, key)))
+                    file = stack.enter_context(replacing(_files(folder, key)[1]))
                     masks = np.lib.format.open_memmap(file, "w+", np.uint8, (count, *packed.shape[1:]))
                 masks[start : start + len(packed)] = packed.numpy()
             start += len(packed)
         if masks is not None:
             masks.flush()
     keypoints, visible, boxes = (torch.cat(list(column)).numpy() for column in zip(*small, strict=True))
-    with replacing(_points(folder, key)) as temporary, temporary.open("wb") as stream:
+    with replacing(_files(folder, key)[0]) as temporary, temporary.open("wb") as stream:
         np.savez(stream, keypoints=keypoints, visible=visible, boxes=boxes, exact=np.array(masks is not None))
 
 
 def open_annotations(folder: Path, key: str, size: int) -> Annotations | None:
     """What `write_annotations` left behind, if it did."""
-    if not _points(folder, key).exists():
+    points, masks = _files(folder, key)
+    if not points.exists():
         return None
-    *arrays, has_masks = read_arrays(_points(folder, key), ("keypoints", "visible", "boxes", "exact"))
+    *arrays, exact = read_arrays(points, ("keypoints", "visible", "boxes", "exact"))
+    if exact and not masks.exists():
+        return None
     keypoints, visible, boxes = (torch.from_numpy(array) for array in arrays)
-    exact = bool(has_masks)
-    if exact and not _masks(folder, key).exists():
-        return None
-    return Annotations(keypoints, visible, boxes, open_array(_masks(folder, key)) if exact else None, size)
+    return Annotations(keypoints, visible, boxes, open_array(masks) if exact else None, size)
 
 
-def _points(folder: Path, key: str) -> Path:
-    return folder / f"{key}-annotations.npz"
-
-
-def _masks(folder: Path, key: str) -> Path:
-    return folder / f"{key}-parts.npy"
+def _files(folder: Path, key: str) -> tuple[Path, Path]:
+    """Of the annotations, and of their part masks."""
+    return folder / f"{key}-annotations.npz", folder / f"{key}-parts.npy"
 
 
 _VERSION = 1  # raise when the same arguments would give other pixels
@@ -211,12 +216,7 @@ def load_pixels(
 
 
 def load_annotations(
-    dataset: Dataset,
-    size: int,
-    how: Fit,
-    folder: Path,
-    workers: int = 0,
-    advance: Callable[[int], None] = lambda count: None,
+    dataset: Dataset, size: int, how: Fit, folder: Path, advance: Callable[[int], None] = lambda count: None
 ) -> Annotations:
     """Keypoints, boxes and part masks of ``dataset`` at the size of its `Pixels`, made first where they do not exist.
 
@@ -225,46 +225,21 @@ def load_annotations(
     key = pixels_key(dataset, size, how)
     found = open_annotations(folder, key, size)
     if found is None:
-        loader = _loader(dataset, size, how, workers)
-        write_annotations(folder, key, len(dataset), _counted((batch[2:] for batch in loader), advance))
+        batches = (batch[2:] for batch in _counted(_loader(dataset, size, how), advance))
+        write_annotations(folder, key, len(dataset), batches)
         found = open_annotations(folder, key, size)
     assert found is not None
     return found
 
 
-class Decoded(torch.utils.data.Dataset):
-    """A data set's images and masks at one size, as plain tensors, in the shape a DataLoader wants."""
-
-    def __init__(self, dataset: Dataset, size: int, how: Fit) -> None:
-        self.dataset, self.size, self.how = dataset, size, how
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """uint8 3×S×S and uint8 S×S (empty where there is no mask)."""
-        return _plain(fit(self.dataset[index], self.size, self.how))
-
-
-class Annotated(Decoded):
-    """As `Decoded`, and beside image and mask all that `AnnotationReader.arrays` gives."""
-
-    def __init__(self, dataset: Dataset, size: int, how: Fit) -> None:
-        super().__init__(dataset, size, how)
-        self.reader = AnnotationReader(dataset, size, how)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:  # type: ignore[override]
-        sample = fit(self.dataset[index], self.size, self.how)
-        return *_plain(sample), *self.reader.arrays(sample)
-
-
-def _plain(sample: Sample) -> tuple[Tensor, Tensor]:
+def plain(sample: Sample) -> tuple[Tensor, Tensor]:
+    """Image and mask as plain tensors: uint8 3×S×S and uint8 S×S (empty where there is no mask)."""
     mask = torch.empty(0, dtype=torch.uint8) if sample.mask is None else sample.mask.as_subclass(Tensor)
     return sample.image.as_subclass(Tensor), mask
 
 
-def _loader(dataset: Dataset, size: int, how: Fit, workers: int) -> DataLoader:
-    return DataLoader(Annotated(dataset, size, how), batch_size=16, num_workers=workers, generator=torch.Generator())
+def _loader(dataset: Dataset, size: int, how: Fit, workers: int = 0) -> DataLoader:
+    return DataLoader(AnnotationReader(dataset, size, how), 16, num_workers=workers, generator=torch.Generator())
 
 
 def _counted(batches: Iterable[Sequence[Tensor]], advance: Callable[[int], None]) -> Iterator[Sequence[Tensor]]:
@@ -287,12 +262,11 @@ def _write(
 
         def annotations() -> Iterator[Sequence[Tensor]]:
             start = 0
-            for batch, batch_masks, *rest in _loader(dataset, size, how, workers):
+            for batch, batch_masks, *rest in _counted(_loader(dataset, size, how, workers), advance):
                 stop = start + len(batch)
                 image_rows[start:stop] = batch.numpy()
                 if dataset.has_masks:
                     mask_rows[start:stop] = batch_masks.numpy()
-                advance(len(batch))
                 start = stop
                 yield rest
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +38,7 @@ class RunData:
         self.reporter = reporter
         self.splits = splits or build_splits(config.data)
         self._tell_what_was_left_out()
-        self.folder = _cache_folder(config)
+        self.folder = expand_path(config.cache.folder, "cache.folder")
         self._pixels: dict[str, Pixels] = {}
         self._in_memory: tuple[tuple[str, int], Features] | None = None
         self.shared_backbone = ""
@@ -130,16 +131,9 @@ class RunData:
         source = ImageSource(base, self._load_pixels(base), data.image_size, data.fit, "none", self._workers("none"))
 
         def compute(*allocate) -> Features:
+            size = self.config.runtime.evaluation_batch
             with self.reporter.track("features", len(source)) as advance:
-                return compute_features(
-                    model.backbone,
-                    source,
-                    views,
-                    self.config.runtime.evaluation_batch,
-                    self.processes,
-                    advance,
-                    *allocate,
-                )
+                return compute_features(model.backbone, source, views, size, self.processes, advance, *allocate)
 
         if not on_disk:
             self._in_memory = None  # let the old ones go first
@@ -147,7 +141,8 @@ class RunData:
             self._in_memory = (key, views), features
             return features
         if self.processes.local_rank == 0:
-            _writing(self.folder, lambda: write_features(self.folder, key, compute))
+            with _writing(self.folder):
+                write_features(self.folder, key, compute)
         self.processes.barrier()
         return open_features(self.folder, key, base.has_masks)
 
@@ -179,11 +174,8 @@ class RunData:
 
     def _open_pixels(self, base: Dataset) -> Pixels:
         data = self.config.data
-        with self.reporter.track("images", len(base)) as advance:
-            return _writing(
-                self.folder,
-                lambda: load_pixels(base, data.image_size, data.fit, self.folder, self._workers("decode"), advance),
-            )
+        with self.reporter.track("images", len(base)) as advance, _writing(self.folder):
+            return load_pixels(base, data.image_size, data.fit, self.folder, self._workers("decode"), advance)
 
     def _workers(self, kind: str) -> int:
         """Processes that load: none where all there is to do is to copy from the pixel cache."""
@@ -194,13 +186,10 @@ class RunData:
         return max(1, min(8, (os.cpu_count() or 1) // self.config.runtime.devices))
 
 
-def _cache_folder(config: Config) -> Path:
-    return expand_path(config.cache.folder, "cache.folder")
-
-
-def _writing(folder: Path, write):
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        return write()
+        yield
     except OSError as error:
         raise DaplError(
             f"cache.folder: {folder} cannot be written ({error.strerror or error}); free some space, name another "

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
-from dapl.batches.cache import WORKERS_BY, Decoded, Pixels, base_rows
+from dapl.batches.cache import WORKERS_BY, Pixels, base_rows, plain
 from dapl.common.seeds import derive_seed
 from dapl.data.sample import Dataset, Sample
-from dapl.data.transforms import Augmentation, Fit, augment, mirrored
+from dapl.data.transforms import Augmentation, Fit, augment, fit, mirrored
 from dapl.models.contract import Output, PrototypeModel
 
 
@@ -86,11 +86,8 @@ class ImageSource:
         kind: Augmentation = "none",
         workers: int = 0,
     ) -> None:
-        base, self.rows = base_rows(dataset)
-        self.decoded = Decoded(base, size, how)
-        self.pixels = pixels
-        self.kind = kind
-        self.workers = workers
+        self.base, self.rows = base_rows(dataset)
+        self.pixels, self.size, self.how, self.kind, self.workers = pixels, size, how, kind, workers
         self.labels = torch.tensor(list(dataset.labels))
 
     def __len__(self) -> int:
@@ -107,7 +104,7 @@ class ImageSource:
 
     def _plain(self, row: int) -> tuple[Tensor, Tensor]:
         if self.pixels is None:
-            return self.decoded[row]
+            return plain(fit(self.base[row], self.size, self.how))
         masks = self.pixels.masks
         mask = torch.empty(0, dtype=torch.uint8) if masks is None else torch.from_numpy(masks[row].copy())
         return torch.from_numpy(self.pixels.images[row].copy()), mask

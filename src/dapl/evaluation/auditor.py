@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dapl.batches.cache import Annotated, Annotations
+from dapl.batches.cache import AnnotationReader, Annotations
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.data.sample import Dataset
@@ -166,9 +166,9 @@ class _Images:
     ) -> None:
         self.size, self.protocol, self.device = size, protocol, device
         self.labels = torch.tensor(list(dataset.labels))
-        samples = Annotated(dataset, size, how)
+        samples = AnnotationReader(dataset, size, how)
         self.loader = DataLoader(samples, batch, num_workers=workers, generator=torch.Generator())
-        self.mode = part_mode(protocol, samples.reader.exact, dataset.has_masks) if with_parts else None
+        self.mode = part_mode(protocol, samples.exact, dataset.has_masks) if with_parts else None
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor, GroundTruth]]:
         start = 0

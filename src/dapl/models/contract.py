@@ -44,17 +44,17 @@ class PrototypeModel(nn.Module, ABC):
     def embed(self, features: Tensor) -> Tensor:
         """B×D0×H×W → B×G×D×H×W."""
 
-    @abstractmethod
     def classify(self, scores: Tensor) -> Tensor:
         """B×P → B×C. Prototypes that were pruned do not count."""
+        return scores @ self.class_weights()
 
     @abstractmethod
     def class_weights(self) -> Tensor:
         """P×C: logit_c = Σ_j scores_j · class_weights[j, c], for every system."""
 
-    @abstractmethod
     def components(self) -> dict[str, nn.Module]:
         """Modules by the names that a schedule gives learning rates to; together they hold every parameter."""
+        return dict(self.named_children())
 
     def forward(self, images: Tensor) -> Output:
         """images: B×3×H0×W0, uint8 or float in [0, 1]."""

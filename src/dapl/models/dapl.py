@@ -62,12 +62,3 @@ class Dapl(PrototypeModel):
         images = torch.arange(len(features), device=features.device).unsqueeze(1)
         attention = self.attention_weights(features)[images, self.prototypes.group_of[prototypes], locations]
         return attention.unflatten(2, features.shape[-2:])
-
-    def components(self) -> dict[str, nn.Module]:
-        return {
-            "backbone": self.backbone,
-            "addon": self.addon,
-            "attention": self.attention,
-            "prototypes": self.prototypes,
-            "classifier": self.classifier,
-        }

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from dapl.models.backbone import Backbone
 from dapl.models.contract import PrototypeModel
@@ -41,15 +41,9 @@ class PixPNet(PrototypeModel):
     def embed(self, features: Tensor) -> Tensor:
         return F.normalize(self.addon(features), dim=1).unsqueeze(1)
 
-    def classify(self, scores: Tensor) -> Tensor:
-        return scores @ self.class_weights()
-
     def class_weights(self) -> Tensor:
         prototypes = self.prototypes
         return (prototypes.membership & prototypes.kept.unsqueeze(1)).to(prototypes.vectors.dtype)
-
-    def components(self) -> dict[str, nn.Module]:
-        return {"backbone": self.backbone, "addon": self.addon, "prototypes": self.prototypes}
 
     def receptive_fields(self, size: tuple[int, int]) -> ReceptiveFields:
         """Of the backbone on images of this size; found once."""

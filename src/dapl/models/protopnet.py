@@ -63,11 +63,3 @@ class ProtoPNet(PrototypeModel):
         weight[:, prototype] = weight[:, together].sum(1)
         self.prototypes.membership[prototype] = self.prototypes.membership[together].any(0)
         self.prototypes.kept[list(others)] = False
-
-    def components(self) -> dict[str, nn.Module]:
-        return {
-            "backbone": self.backbone,
-            "addon": self.addon,
-            "prototypes": self.prototypes,
-            "classifier": self.classifier,
-        }

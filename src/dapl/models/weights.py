@@ -109,20 +109,16 @@ def fitting(state: StateDict, backbone: str, path: Path) -> StateDict:
     """``state`` under the names of the timm model, whose tensors come in the same order and shape; else an error."""
     expected = blank_network(backbone).state_dict()
     if not set(state) & set(expected):
-        state = _in_order(state, expected, backbone, path)
+        pairs = list(zip(state.items(), expected.items(), strict=False))
+        for (name, tensor), (wanted, target) in pairs:
+            if tensor.shape != target.shape:
+                raise DaplError(
+                    f"{path}: {name} has shape {tuple(tensor.shape)} where {backbone} has {wanted} "
+                    f"{tuple(target.shape)}; these are the weights of another model."
+                )
+        state = {wanted: tensor for (_, tensor), (wanted, _) in pairs}
     _check_complete(state, expected, backbone, path)
     return state
-
-
-def _in_order(state: StateDict, expected: StateDict, backbone: str, path: Path) -> StateDict:
-    pairs = list(zip(state.items(), expected.items(), strict=False))
-    for (name, tensor), (wanted, target) in pairs:
-        if tensor.shape != target.shape:
-            raise DaplError(
-                f"{path}: {name} has shape {tuple(tensor.shape)} where {backbone} has {wanted} "
-                f"{tuple(target.shape)}; these are the weights of another model."
-            )
-    return {wanted: tensor for (_, tensor), (wanted, _) in pairs}
 
 
 def _check_complete(state: StateDict, expected: StateDict, backbone: str, path: Path) -> None:

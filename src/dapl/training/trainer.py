@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from dapl.batches.sources import BatchSource
 from dapl.common.errors import DaplError
@@ -186,13 +189,9 @@ class Trainer(RunState):
         membership = self.model.prototypes.membership
         own = own_among_nearest(responses, labels, membership.cpu(), stage.nearest)
         # As a share, so that the one rule holds: below the threshold it goes, and a class never loses its last one.
-        removed = prune(self.model, own.to(membership.device) / stage.nearest, stage.own / stage.nearest).tolist()
-        for record, gone, count in zip(self.records, removed, own.tolist(), strict=True):
-            if gone:
-                record.kept = False
-                record.reason = f"{count} of the {stage.nearest} nearest training images are of its class"
-        self.reporter.line(f"  {sum(removed)} of {len(removed)} prototypes removed, nearest to other classes")
-        return {"removed": sum(removed), "validation": self._start_best()}
+        removed = prune(self.model, own.to(membership.device) / stage.nearest, stage.own / stage.nearest)
+        reasons = [f"{count} of the {stage.nearest} nearest training images are of its class" for count in own.tolist()]
+        return self._after_pruning(removed, reasons, "nearest to other classes")
 
     def _prune(self, stage: PruneStage) -> dict[str, Any]:
         if not self.run_data.dataset("validation").has_masks:
@@ -202,11 +201,15 @@ class Trainer(RunState):
         shares = foreground_shares(
             self.model, batches, self._validation_masks, self.processes, stage.bias_of, stage.percentile
         )
-        removed = prune(self.model, shares, stage.threshold).tolist()
-        for record, share, gone in zip(self.records, shares.tolist(), removed, strict=True):
+        for record, share in zip(self.records, shares.tolist(), strict=True):
             record.region_foreground = None if share != share else share
+        reasons = [f"foreground share {share:.2f} below {stage.threshold}" for share in shares.tolist()]
+        removed = prune(self.model, shares, stage.threshold)
+        return self._after_pruning(removed, reasons, f"{stage.bias_of} on background")
+
+    def _after_pruning(self, removed: Tensor, reasons: Sequence[str], why: str) -> dict[str, Any]:
+        for record, gone, reason in zip(self.records, removed.tolist(), reasons, strict=True):
             if gone:
-                record.kept = False
-                record.reason = f"foreground share {share:.2f} below {stage.threshold}"
-        self.reporter.line(f"  {sum(removed)} of {len(removed)} prototypes removed, {stage.bias_of} on background")
-        return {"removed": sum(removed), "validation": self._start_best()}
+                record.kept, record.reason = False, reason
+        self.reporter.line(f"  {int(removed.sum())} of {len(removed)} prototypes removed, {why}")
+        return {"removed": int(removed.sum()), "validation": self._start_best()}
