@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from dapl.config import Config
+from dapl.data.build import build_splits
+from dapl.data.transforms import fit
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import Prototypes
 from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 
@@ -32,6 +35,22 @@ UP_AND_DOWN: dict[str, Any] = {
         }
     ],
 }
+
+
+PROTOPNET: dict[str, Any] = {
+    "system": "protopnet",
+    "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
+    "prototypes_per_class": 3,
+    "width": 8,
+}
+
+
+def responses_of(run: Run) -> Tensor:
+    """Distances of every training image to every prototype, one image at a time."""
+    loaded = load_run(run.folder)
+    training = build_splits(loaded.config.data).train
+    images = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
+    return torch.cat([loaded.model(image.unsqueeze(0)).distances for image in images])
 
 
 class Patches(PrototypeModel):

@@ -19,16 +19,15 @@ from dapl.runs.run import Run
 from dapl.training.marked import without_marked
 from dapl.training.trainer import train
 
+from ..conftest import TINY
+from .conftest import PROTOPNET
+
 WARM_UP: dict[str, Any] = {"stage": "warm_up", "epochs": 1, "batch_size": 9}
 Configured = Callable[..., Config]
 
 
 def trained(configured: Configured, system: str, out: Path) -> Path:
-    model: dict[str, Any] = {
-        "system": system,
-        "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-    }
-    model |= {"heads": 2, "head_dim": 4} if system == "dapl" else {"prototypes_per_class": 2, "width": 8}
+    model = TINY["model"] if system == "dapl" else PROTOPNET | {"system": system, "prototypes_per_class": 2}
     last = [] if system == "pixpnet" else [{"stage": "last_layer", "epochs": 2, "learning_rate": 0.01}]
     config = configured({"model": model, "schedule": [WARM_UP, {"stage": "project"}, *last]})
     return train(config, out, quiet=True).folder

@@ -29,7 +29,7 @@ from dapl.training.state import RunState
 from dapl.training.trainer import train
 
 from ..conftest import TINY
-from .conftest import Killed, assert_same_run, lines_of, train_and_copy
+from .conftest import PROTOPNET, Killed, assert_same_run, lines_of, responses_of, train_and_copy
 
 # --- the plan -------------------------------------------------------------------------------------------------------
 
@@ -117,12 +117,6 @@ def test_plans(responses: list[list[float]], kept: str, share: float, plan: list
 # --- merging a model ------------------------------------------------------------------------------------------------
 
 
-PROTOPNET: dict[str, Any] = {
-    "system": "protopnet",
-    "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-    "prototypes_per_class": 3,
-    "width": 8,
-}
 CLASSES = ["finch", "owl", "wren"]
 
 
@@ -173,17 +167,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def start(trained: Run, tmp_path: Path) -> Run:
     """A copy of it that a test may spoil."""
     return Run(shutil.copytree(trained.folder, tmp_path / "protopnet"))
-
-
-def responses_of(run: Run) -> Tensor:
-    """Distances of every training image to every prototype, one image at a time."""
-    from dapl.data.build import build_splits
-    from dapl.data.transforms import fit
-
-    loaded = load_run(run.folder)
-    training = build_splits(loaded.config.data).train
-    images = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
-    return torch.cat([loaded.model(image.unsqueeze(0)).distances for image in images])
 
 
 def test_a_protopnet_becomes_a_protopshare(configured: Callable[..., Config], start: Run, tmp_path: Path) -> None:
@@ -328,11 +311,6 @@ def test_a_start_of_another_model_is_refused(configured: Callable[..., Config], 
     assert "instead of (12, " in said
     other = configured({"start": str(start.folder), "schedule": [{"stage": "last_layer"}]})  # a DAPL
     assert "a checkpoint of another model: attention." in refused(other, tmp_path / "run")
-
-
-def test_a_start_that_is_no_run_is_refused(configured: Callable[..., Config], tmp_path: Path) -> None:
-    config = configured(MERGING | {"start": str(tmp_path / "nowhere")})
-    assert "nowhere: not a run directory" in refused(config, tmp_path / "run")
 
 
 def test_the_seed_is_filled_in(

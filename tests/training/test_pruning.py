@@ -17,14 +17,13 @@ from torch.testing import assert_close
 from dapl.batches.sources import Batch, in_order
 from dapl.config import Config
 from dapl.data.build import build_splits
-from dapl.data.transforms import fit
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
 from dapl.runs.loading import load_run
 from dapl.training.pruning import foreground_shares, own_among_nearest, prune
 from dapl.training.trainer import train
 
-from .conftest import lines_of
+from .conftest import PROTOPNET, lines_of, responses_of
 
 N, CLASSES, GROUPS, WIDTH, GRID, SIZE = 11, 3, 2, 5, 4, 32
 CELL = SIZE // GRID
@@ -171,33 +170,18 @@ def test_own_among_nearest_is_that_of_a_slow_loop(seed: int, nearest: int) -> No
     assert 0 < own.sum() < 8 * nearest
 
 
-PURE: dict[str, Any] = {
-    "model": {
-        "system": "protopnet",
-        "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-        "prototypes_per_class": 4,
-        "width": 8,
-    },
-    "schedule": [{"stage": "project"}, {"stage": "last_layer", "epochs": 1}],
-}
+PURE: dict[str, Any] = {"model": PROTOPNET | {"prototypes_per_class": 4}}
 """Prototypes of a network with random weights: many are as near to other classes as to their own."""
-
-
-def nearest_of(folder: Path, nearest: int) -> list[int]:
-    """Slowly, one training image at a time, from the run itself."""
-    loaded = load_run(folder)
-    training = build_splits(loaded.config.data).train
-    images = (fit(training[index], 64).image.as_subclass(Tensor) for index in range(len(training)))
-    distances = torch.cat([loaded.model(image.unsqueeze(0)).distances for image in images])
-    return slow_own(distances, torch.tensor(list(training.labels)), loaded.model.prototypes.membership, nearest)
 
 
 @pytest.mark.parametrize("own", [2, 3, 6])
 def test_impure_prototypes_are_removed_in_a_run(own: int, configured: Callable[..., Config], tmp_path: Path) -> None:
     stage = {"stage": "prune_impure", "nearest": 6, "own": own}
-    config = configured(PURE | {"schedule": [*PURE["schedule"], stage, {"stage": "last_layer", "epochs": 1}]})
+    last = {"stage": "last_layer", "epochs": 1}
+    config = configured(PURE | {"schedule": [{"stage": "project"}, last, stage, last]})
     run = train(config, tmp_path / "run", quiet=True)
-    loaded, counts = load_run(run.folder), nearest_of(run.folder, 6)
+    loaded, labels = load_run(run.folder), torch.tensor(list(build_splits(config.data).train.labels))
+    counts = slow_own(responses_of(run), labels, loaded.model.prototypes.membership, 6)
     kept = loaded.model.prototypes.kept.tolist()
     for label in range(3):
         numbers = range(4 * label, 4 * label + 4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, load_config
 from dapl.data.build import build_splits
-from dapl.processes.interface import Processes
+from dapl.data.toybirds import ToyBirds
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.run import Run
@@ -168,15 +168,6 @@ def test_the_best_epoch_is_kept_not_the_last(configured: Callable[..., Config], 
     assert not torch.equal(*vectors)
 
 
-def test_a_schedule_without_masks_or_projection(configured: Callable[..., Config], tmp_path: Path) -> None:
-    """A stage alone is a schedule too; what was never projected says so."""
-    path = tmp_path / "short.yaml"
-    path.write_text(dump_config(configured({"schedule": [{"stage": "last_layer", "epochs": 2}]})))
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    run = Run(tmp_path / "run")
-    assert all(row["image"] is None and row["kept"] for row in run.read_prototypes())
-
-
 def test_the_same_seed_gives_the_same_run(configured: Callable[..., Config], tmp_path: Path) -> None:
     torch.manual_seed(1)
     first = train(configured(WHOLE), tmp_path / "first", quiet=True)
@@ -201,15 +192,18 @@ def test_caches_do_not_change_a_run(configured: Callable[..., Config], tmp_path:
 
 
 @pytest.fixture
-def short(configured: Callable[..., Config], tmp_path: Path) -> Iterator[Path]:
+def short(configured: Callable[..., Config], tmp_path: Path) -> Path:
     """The config of a run of one short stage."""
     path = tmp_path / "short.yaml"
     path.write_text(dump_config(configured({"schedule": [{"stage": "warm_up", "epochs": 1}]})))
     return path
 
 
-def trained(config: Path, tmp_path: Path) -> Run:
-    return train(load_config(config), tmp_path / "run", quiet=True)
+@pytest.fixture
+def run(short: Path, tmp_path: Path) -> Run:
+    """Trained by it, in a folder that was there and empty."""
+    (tmp_path / "run").mkdir()
+    return train(load_config(short), tmp_path / "run", quiet=True)
 
 
 def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
@@ -218,12 +212,14 @@ def refused(capsys: pytest.CaptureFixture, *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_an_existing_run_is_not_overwritten(short: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    run = trained(short, tmp_path).folder
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    said = refused(capsys, str(short), "--out", str(run))
-    assert f"{run}: holds a run already; `dapl train --resume {run}`" in said
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+def test_an_existing_run_is_not_overwritten(short: Path, run: Run, capsys: pytest.CaptureFixture) -> None:
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+    before = content()
+    said = refused(capsys, str(short), "--out", str(run.folder))
+    assert f"{run.folder}: holds a run already; `dapl train --resume {run.folder}`" in said
+    assert content() == before
 
 
 def test_a_folder_of_something_else_is_not_taken(short: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -235,46 +231,40 @@ def test_a_folder_of_something_else_is_not_taken(short: Path, tmp_path: Path, ca
     assert [path.name for path in folder.iterdir()] == ["chapter.tex"]
 
 
-def test_an_empty_folder_is_taken(short: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    assert trained(short, tmp_path).last.exists()
-
-
 def test_what_is_not_a_run_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert f"{folder}: not a run directory" in refused(capsys, "--resume", str(folder))
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_finished_run_can_be_resumed_and_stays_as_it_is(short: Path, tmp_path: Path) -> None:
-    run = trained(short, tmp_path)
+def test_a_finished_run_can_be_resumed_and_stays_as_it_is(run: Run) -> None:
     before, lines = run.last.read_bytes(), lines_of(run)
+    assert all(row["image"] is None and row["kept"] for row in run.read_prototypes())  # it was never projected
     assert main(["train", "--resume", str(run.folder)]) == 0
     assert run.last.read_bytes() == before
     assert lines_of(run) == lines
 
 
 def test_only_where_and_how_it_runs_may_change(
-    short: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    short: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trained(short, tmp_path).folder
+    resume = ["--resume", str(run.folder)]
     for field, value in (("model.head_dim", "8"), ("data.classes", "4"), ("seed", "1"), ("loss.cluster", "0")):
-        said = refused(capsys, "--resume", str(run), f"--{field}", value)
+        said = refused(capsys, *resume, f"--{field}", value)
         assert f"--{field}: a resumed run takes only fields of runtime and cache" in said
-    assert "leave CONFIG and --out out" in refused(capsys, str(short), "--resume", str(run))
-    assert "leave CONFIG and --out out" in refused(capsys, "--resume", str(run), "--out", str(tmp_path / "other"))
+    assert "leave CONFIG and --out out" in refused(capsys, str(short), *resume)
+    assert "leave CONFIG and --out out" in refused(capsys, *resume, "--out", str(tmp_path / "other"))
     calls: list[tuple[Config, Path, bool]] = []
     monkeypatch.setattr("dapl.cli.train._run", lambda *arguments: calls.append(arguments) or 0)
     for words in (["--runtime.workers", "3"], ["--runtime.workers=3"], ["--devices", "3"]):
-        for line in (["--resume", str(run), *words], [*words, "--resume", str(run)]):
+        for line in ([*resume, *words], [*words, *resume]):
             assert main(["train", *line]) == 0
-            config, out, resume = calls.pop()
-            assert (out, resume) == (run, True)
+            config, *rest = calls.pop()
+            assert rest == [run.folder, True]
             assert 3 in (config.runtime.workers, config.runtime.devices)
 
 
-def test_a_truncated_checkpoint_is_not_resumed(short: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    run = trained(short, tmp_path)
+def test_a_truncated_checkpoint_is_not_resumed(run: Run, capsys: pytest.CaptureFixture) -> None:
     run.last.write_bytes(run.last.read_bytes()[:1000])
     said = refused(capsys, "--resume", str(run.folder))
     assert f"{run.last}: not a whole checkpoint" in said
@@ -282,10 +272,8 @@ def test_a_truncated_checkpoint_is_not_resumed(short: Path, tmp_path: Path, caps
 
 
 def test_the_foreground_loss_wants_masks(
-    configured: Callable[..., Config], processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dapl.data.toybirds import ToyBirds
-
     monkeypatch.setattr(ToyBirds, "has_masks", False)
     with pytest.raises(DaplError, match=r"loss\.foreground\.weight: the data has no foreground masks"):
         train(configured({"loss.foreground.weight": 1.0}), tmp_path / "run", quiet=True)
