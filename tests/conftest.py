@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import json
 import os
@@ -37,14 +36,11 @@ TINY_PARTS = ("beak", "left eye", "belly", "tail")
 TINY_IMAGES = 6
 """A class; the first four are for training."""
 
+BACKBONE = {"name": "test_efficientnet", "stages": [-2], "weights": "random"}
+"""timm's smallest network; its last stage but one leaves 4×4 cells of 64×64 pixels."""
 TINY: dict[str, Any] = {
     "data": {"name": "toybirds", "classes": 3, "images_per_class": 6, "test_images_per_class": 2, "image_size": 64},
-    # timm's smallest network; its last stage but one leaves 4×4 cells of 64×64 pixels
-    "model": {
-        "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-        "heads": 2,
-        "head_dim": 4,
-    },
+    "model": {"backbone": BACKBONE, "heads": 2, "head_dim": 4},
     "runtime": {"accelerator": "cpu", "workers": 0, "evaluation_batch": 4},
 }
 
@@ -63,8 +59,7 @@ def configured(tmp_path: Path) -> Callable[..., Config]:
     """``configured({"data.classes": 4})``: the tiny config with dotted overrides, its caches in the test's folder."""
 
     def make(overrides: dict[str, Any] | None = None) -> Config:
-        fields = copy.deepcopy(TINY) | {"cache.folder": str(tmp_path / "cache")}
-        return load_config(None, fields | copy.deepcopy(overrides or {}))
+        return load_config(None, TINY | {"cache.folder": str(tmp_path / "cache")} | (overrides or {}))
 
     return make
 
@@ -107,19 +102,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cub_root() -> Path:
     """The folder of the real CUB-200-2011, which is not in the repository."""
-    root = os.environ.get("DAPL_CUB")
-    if not root:
-        pytest.skip("set DAPL_CUB to the folder CUB_200_2011 to run the tests on the real data")
-    return Path(root)
+    return _path_in("DAPL_CUB", "the folder CUB_200_2011, to run the tests on the real data")
 
 
 @pytest.fixture(scope="session")
 def face_model() -> Path:
     """MediaPipe's model of face landmarks, which is not in the repository."""
-    file = os.environ.get("DAPL_FACE_MODEL")
-    if not file:
-        pytest.skip("set DAPL_FACE_MODEL to face_landmarker.task (MediaPipe's Face Landmarker model page)")
-    return Path(file)
+    return _path_in("DAPL_FACE_MODEL", "face_landmarker.task (MediaPipe's Face Landmarker model page)")
+
+
+def _path_in(variable: str, what: str) -> Path:
+    path = os.environ.get(variable) or pytest.skip(f"set {variable} to {what}")
+    return Path(path)
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +135,7 @@ def chromium() -> Iterator[Browser]:
 _WARM_UP = {"stage": "warm_up", "epochs": 2, "batch_size": 8}
 _LAST_LAYER = {"stage": "last_layer", "epochs": 2}
 _PROTOTYPES = {"model.prototypes_per_class": 3, "model.width": 8}
-TINY_RUN: dict[str, Any] = {
-    "data": {"name": "toybirds", "classes": 3, "images_per_class": 6, "test_images_per_class": 5, "image_size": 64},
-    "model": {"backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"}},
-    "runtime": {"accelerator": "cpu", "workers": 0, "evaluation_batch": 4},
-}
+TINY_RUN = TINY | {"data": TINY["data"] | {"test_images_per_class": 5}, "model": {"backbone": BACKBONE}}
 """3 classes of drawn birds with 5 test images each; every system that has prototypes gets 3 per class."""
 TINY_SYSTEMS: dict[str, dict[str, Any]] = {
     "dapl": {
@@ -173,7 +163,6 @@ def tiny_fields() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``trained("dapl")``: the folder of a tiny run of that system, trained once for all tests; leave it as it is."""
-    from dapl.config import load_config
     from dapl.models.build import SYSTEMS
     from dapl.training.trainer import train
 
@@ -292,30 +281,15 @@ def tiny_sam(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SamModel with random weights and its processor, saved as the hub lays them out."""
     import dapl.common.operators  # noqa: F401  (before transformers)
 
-    torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
+    layers = {"hidden_size": 16, "mlp_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    patches = {"image_size": 64, "patch_size": 8}
+    windows = {"output_channels": 16, "num_pos_feats": 8, "global_attn_indexes": [0], "window_size": 4}
     config = transformers.SamConfig(
-        vision_config={
-            "hidden_size": 16,
-            "output_channels": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 64,
-            "patch_size": 8,
-            "num_pos_feats": 8,
-            "global_attn_indexes": [0],
-            "window_size": 4,
-            "mlp_dim": 16,
-        },
-        prompt_encoder_config={"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 16},
-        mask_decoder_config={
-            "hidden_size": 16,
-            "mlp_dim": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "iou_head_hidden_dim": 16,
-        },
+        vision_config=layers | patches | windows,
+        prompt_encoder_config=patches | {"hidden_size": 16, "mask_input_channels": 16},
+        mask_decoder_config=layers | {"iou_head_hidden_dim": 16},
     )
     folder = tmp_path_factory.mktemp("sam")
     model = transformers.SamModel(config)

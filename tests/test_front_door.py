@@ -12,21 +12,9 @@ import pytest
 import dapl
 from dapl.common.errors import DaplError
 
-TINY = {
-    "data.name": "toybirds",
-    "data.classes": 2,
-    "data.images_per_class": 4,
-    "data.test_images_per_class": 1,
-    "data.image_size": 64,
-    "model.backbone.name": "test_efficientnet",
-    "model.backbone.stages": [-2],
-    "model.backbone.weights": "random",
-    "model.heads": 2,
-    "model.head_dim": 4,
-    "schedule": [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}],
-    "runtime.accelerator": "cpu",
-    "runtime.workers": 0,
-}
+from .conftest import TINY
+
+FIELDS = TINY | {"schedule": [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}]}
 
 
 def test_only_what_a_user_needs_is_shown() -> None:
@@ -49,7 +37,7 @@ def test_importing_dapl_imports_no_torch() -> None:
 
 
 def test_from_a_config_to_a_prediction(tmp_path: Path) -> None:
-    config = dapl.load_config(None, {**TINY, "cache.folder": str(tmp_path / "cache")})
+    config = dapl.load_config(None, {**FIELDS, "cache.folder": str(tmp_path / "cache")})
     run = dapl.train(config, tmp_path / "run", quiet=True)
     by_run = dapl.evaluate(run, metrics="accuracy,coverage", quiet=True)
     by_path = dapl.evaluate(str(run.folder), metrics=["accuracy", "coverage"], quiet=True)
@@ -65,6 +53,6 @@ def test_a_config_file_names_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from dapl.config import dump_config
 
     monkeypatch.chdir(tmp_path)
-    config = dapl.load_config(None, {**TINY, "cache.folder": str(tmp_path / "cache")})
+    config = dapl.load_config(None, {**FIELDS, "cache.folder": str(tmp_path / "cache")})
     Path("tiny.yaml").write_text(dump_config(config))
     assert dapl.train("tiny.yaml", quiet=True).folder == Path("runs/tiny")

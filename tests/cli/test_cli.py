@@ -22,15 +22,11 @@ from dapl.config import Config, Section, describe_fields, parse_config
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 
-TINY: dict[str, Any] = {
-    "data": {"name": "toybirds", "classes": 2, "images_per_class": 4, "test_images_per_class": 1, "image_size": 64},
-    "model": {
-        "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-        "heads": 2,
-        "head_dim": 4,
-    },
+from ..conftest import TINY
+
+SMALL = TINY | {
+    "data": TINY["data"] | {"classes": 2, "images_per_class": 4, "test_images_per_class": 1},
     "schedule": [{"stage": "warm_up", "epochs": 1}],
-    "runtime": {"accelerator": "cpu", "workers": 0},
 }
 
 
@@ -49,7 +45,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
     def written(**sections: Any) -> str:
         path = tmp_path / "tiny.yaml"
-        path.write_text(yaml.safe_dump(TINY | {"cache": {"folder": str(tmp_path / "cache")}} | sections))
+        path.write_text(yaml.safe_dump(SMALL | {"cache": {"folder": str(tmp_path / "cache")}} | sections))
         return str(path)
 
     return written
@@ -77,7 +73,7 @@ def refused(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> Calla
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    config = parse_config(TINY | {"cache": {"folder": str(folder / "cache")}})
+    config = parse_config(SMALL | {"cache": {"folder": str(folder / "cache")}})
     return train(config, folder / "run", quiet=True).folder
 
 
@@ -379,27 +375,26 @@ def test_what_is_not_a_run(refused: Callable, tmp_path: Path) -> None:
         assert f"{tmp_path}: not a run directory" in refused(*command)
 
 
-def commands(run: Run, *more: str) -> list[list[str]]:
-    return [["evaluate", str(run.folder), *more], ["train", "--resume", str(run.folder), *more]]
+def commands(run: Run) -> list[list[str]]:
+    return [["evaluate", str(run.folder)], ["train", "--resume", str(run.folder)]]
 
 
-def break_both(run: Run, change: Callable[[Path], Any]) -> dict[Path, bytes]:
-    for path in (run.last, run.best):
-        change(path)
-    return {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
-
-
-def test_a_truncated_checkpoint(finished: Run, refused: Callable) -> None:
-    before = break_both(finished, lambda path: os.truncate(path, path.stat().st_size // 2))
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "safetensors: not a whole checkpoint of dapl"),
+        (lambda path: torch.save({"model": torch.zeros(2)}, path), "safetensors: not a whole checkpoint of dapl"),
+        (lambda path: save_file(load_file(path), path), "of another program"),
+    ],
+    ids=["truncated", "a pickle", "without our header"],
+)
+def test_a_damaged_checkpoint(finished: Run, refused: Callable, damage: Callable, message: str) -> None:
+    for path in (finished.last, finished.best):
+        damage(path)
+    before = {path: path.read_bytes() for path in finished.folder.rglob("*") if path.is_file()}
     for command in commands(finished):
-        assert "safetensors: not a whole checkpoint of dapl" in refused(*command)
+        assert message in refused(*command)
     assert {path: path.read_bytes() for path in before} == before
-
-
-def test_a_pickle_in_the_place_of_a_checkpoint(finished: Run, refused: Callable) -> None:
-    break_both(finished, lambda path: torch.save({"model": torch.zeros(2)}, path))
-    for command in commands(finished):
-        assert "safetensors: not a whole checkpoint of dapl" in refused(*command)
 
 
 def test_a_checkpoint_of_another_model(finished: Run, refused: Callable) -> None:
@@ -410,12 +405,6 @@ def test_a_checkpoint_of_another_model(finished: Run, refused: Callable) -> None
         message = refused(*command)
         assert "safetensors: a checkpoint of another model: " in message
         assert "addon.0.weight has shape (8," in message
-
-
-def test_weights_without_our_header(finished: Run, refused: Callable) -> None:
-    break_both(finished, lambda path: save_file(load_file(path), path))
-    for command in commands(finished):
-        assert "of another program" in refused(*command)
 
 
 def test_a_run_without_a_checkpoint(finished: Run, refused: Callable) -> None:

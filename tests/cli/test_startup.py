@@ -34,10 +34,8 @@ print(codes, [name for name in NOT_NEEDED if name in sys.modules])
 
 
 def test_reading_a_run(configured: Callable[..., Config], tmp_path: Path) -> None:
-    run, image = (
-        train(configured({"schedule": [{"stage": "project"}]}), tmp_path / "run", quiet=True).folder,
-        tmp_path / "bird.png",
-    )
+    run, image = tmp_path / "run", tmp_path / "bird.png"
+    train(configured({"schedule": [{"stage": "project"}]}), run, quiet=True)
     Image.new("RGB", (64, 64), "red").save(image)
     code = f"NOT_NEEDED = {NOT_NEEDED}{COMMANDS}"
     commands = [

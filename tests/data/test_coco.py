@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw
 from dapl.common.errors import DaplError
 from dapl.config import CocoData
 from dapl.data.build import build_splits, list_files
+from dapl.data.coco_masks import decode
 from dapl.data.listing import ImageRecord, Listing
 from dapl.data.sample import Dataset, Sample, Splits
 
@@ -368,3 +369,41 @@ def test_without_pycocotools_the_extra_is_named(zoo: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     with pytest.raises(DaplError, match=r"pip install 'dapl\[coco\]'"):
         built(zoo)
+
+
+# --- segmentations ----------------------------------------------------------------------------------------------------
+
+
+def test_run_lengths_round_trip() -> None:
+    for seed in range(30):
+        size = (7 + seed, 60 - seed)
+        noise = np.random.default_rng(seed).integers(0, 2, size, dtype=np.uint8)
+        mask = noise.repeat(3, 0)[: size[0]] if seed % 2 else noise  # longer runs, too
+        for run_lengths in (compressed(mask), uncompressed(mask)):
+            assert np.array_equal(decode(run_lengths, size, "here"), mask)
+    for value in (0, 1):
+        full = np.full((5, 4), value, np.uint8)
+        assert np.array_equal(decode(compressed(full), (5, 4), "here"), full)
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "message"),
+    [
+        ([[1, 1, 5, 5]], "neither run lengths nor a list of polygons"),
+        ([[1, 1, 5, 5, 3, 3, 4]], "neither run lengths nor a list of polygons"),
+        ([[1, 1, 5, "x", 3, 3]], "neither run lengths nor a list of polygons"),
+        ([[1, 1, 5, float("nan"), 3, 3]], "neither run lengths nor a list of polygons"),
+        ("mask.png", "neither run lengths nor a list of polygons"),
+        ({"size": [4, 5], "counts": [20]}, "the mask is 5×4, but its image is 4×5"),
+        ({"counts": [20]}, "the mask is None, but"),
+        ({"size": [5, 4], "counts": [3, 3]}, "do not add up to 4×5 pixels"),
+        ({"size": [5, 4], "counts": [30, -10]}, "do not add up"),
+        ({"size": [5, 4], "counts": 20}, "do not add up"),
+        ({"size": [5, 4], "counts": "b0P"}, "do not add up"),  # the last number does not end
+        ({"size": [5, 4], "counts": "~~"}, "do not add up"),
+        ({"size": [5, 4], "counts": "00"}, "do not add up"),
+    ],
+)
+def test_a_segmentation_that_is_none_is_refused(segmentation: Any, message: str) -> None:
+    with pytest.raises(DaplError, match=message):
+        decode(segmentation, (5, 4), "zoo.json, annotation 7")

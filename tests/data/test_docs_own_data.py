@@ -75,9 +75,3 @@ def test_the_table_of_keypoints_on_the_page(tmp_path: Path) -> None:
     seen = {record.name: record.visible for record in listing if record.visible is not None}
     assert seen["train/finch/1.jpg"].tolist() == [True, True]
     assert seen["train/finch/2.jpg"].tolist() == [False, False]
-
-
-def test_links_of_the_page() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8"))
-    assert targets
-    assert [target for target in targets if not (PAGE.parent / target).exists()] == []

@@ -22,6 +22,8 @@ from dapl.evaluation import evaluate
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 
+from ..conftest import TINY
+
 
 class Wrapped:
     """Toy birds as someone else would hand them over; fields can be replaced to break them."""
@@ -44,20 +46,12 @@ def splits(**broken: Any) -> Splits:
 
 
 def config_in(folder: Path, **sections: Any) -> Config:
-    return parse_config(
-        {
-            "data": {"name": "given", "image_size": 64},
-            "model": {
-                "backbone": {"name": "test_efficientnet", "stages": [-2], "weights": "random"},
-                "heads": 2,
-                "head_dim": 4,
-            },
-            "schedule": [{"stage": "warm_up", "epochs": 2, "batch_size": 4}, {"stage": "project"}],
-            "cache": {"folder": str(folder / "cache")},
-            "runtime": {"accelerator": "cpu", "workers": 0},
-        }
-        | sections
-    )
+    given = {
+        "data": {"name": "given", "image_size": 64},
+        "schedule": [{"stage": "warm_up", "epochs": 2, "batch_size": 4}, {"stage": "project"}],
+        "cache": {"folder": str(folder / "cache")},
+    }
+    return parse_config(TINY | given | sections)
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,11 @@ import yaml
 from dapl.cli import main
 from dapl.config import Config, parse_config
 
-BACKBONE = {"name": "test_efficientnet", "stages": [-2], "weights": "random"}
-BIRDS = {"name": "toybirds", "image_size": 64}
-HEAD = [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}, {"stage": "last_layer", "epochs": 1}]
-TINY: dict[str, Any] = {
-    "data": BIRDS | {"classes": 2, "images_per_class": 8, "test_images_per_class": 2},
-    "model": {"backbone": BACKBONE, "heads": 2, "head_dim": 4},
-    "schedule": HEAD,
-    "runtime": {"accelerator": "cpu", "workers": 0},
+from ..conftest import BACKBONE, TINY
+
+SMALL = TINY | {
+    "data": TINY["data"] | {"classes": 2, "images_per_class": 8},
+    "schedule": [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}, {"stage": "last_layer", "epochs": 1}],
 }
 PROTOPNET = {"backbone": BACKBONE, "prototypes_per_class": 3, "width": 8}
 COMPARED: dict[str, dict[str, Any]] = {
@@ -46,7 +43,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(cache: Path) -> Callable[..., Config]:
     """``tiny(seed=3)``: the tiny config with some sections replaced."""
-    return lambda **sections: parse_config(copy.deepcopy(TINY) | {"cache": {"folder": str(cache)}} | sections)
+    return lambda **sections: parse_config(copy.deepcopy(SMALL) | {"cache": {"folder": str(cache)}} | sections)
 
 
 @pytest.fixture
@@ -55,7 +52,7 @@ def write(tmp_path: Path, cache: Path) -> Callable[..., Path]:
 
     def written(sections: dict[str, Any] | None = None) -> Path:
         path = tmp_path / "tiny.yaml"
-        path.write_text(yaml.safe_dump(TINY | {"cache": {"folder": str(cache)}} | (sections or {})))
+        path.write_text(yaml.safe_dump(SMALL | {"cache": {"folder": str(cache)}} | (sections or {})))
         return path
 
     return written
@@ -66,25 +63,18 @@ def configs() -> Callable[[Path], list[Path]]:
     """Writes the configs of `COMPARED` to a folder, with a cache of their own."""
 
     def written(folder: Path) -> list[Path]:
-        data = BIRDS | {"classes": 3, "images_per_class": 5, "test_images_per_class": 3}
-        files = []
+        data = TINY["data"] | {"images_per_class": 5, "test_images_per_class": 3}
+        shared = SMALL | {"data": data, "cache": {"folder": str(folder / "cache")}}
         for name, sections in COMPARED.items():
-            path = folder / f"{name}.yaml"
-            path.write_text(
-                yaml.safe_dump(TINY | {"data": data, "cache": {"folder": str(folder / "cache")}} | sections)
-            )
-            files.append(path)
-        return files
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(shared | sections))
+        return [folder / f"{name}.yaml" for name in COMPARED]
 
     return written
 
 
 @pytest.fixture(scope="session")
-def compared(
-    tmp_path_factory: pytest.TempPathFactory, configs: Callable[[Path], list[Path]]
-) -> tuple[list[Path], Path]:
-    """(the configs, the folder of their comparison over seeds 0 and 1)."""
+def compared(tmp_path_factory: pytest.TempPathFactory, configs: Callable[[Path], list[Path]]) -> Path:
+    """The folder of a comparison over seeds 0 and 1; its configs lie beside it."""
     folder = tmp_path_factory.mktemp("compared")
-    files = configs(folder)
-    assert main(["compare", *map(str, files), "--seeds", "0,1", "--out", str(folder / "out")]) == 0
-    return files, folder / "out"
+    assert main(["compare", *map(str, configs(folder)), "--seeds", "0,1", "--out", str(folder / "out")]) == 0
+    return folder / "out"

@@ -52,8 +52,8 @@ def test_start_is_the_run_of_the_same_seed_and_comes_first(files: list[Path], tm
         assert order.index(net.folder) < order.index(share.folder)
 
 
-def test_runs_that_differ_in_the_seed_alone_are_one_row(compared: tuple[list[Path], Path], tmp_path: Path) -> None:
-    runs = compared[1] / "runs"
+def test_runs_that_differ_in_the_seed_alone_are_one_row(compared: Path, tmp_path: Path) -> None:
+    runs = compared / "runs"
     entries = plan([runs / "ours-seed0", runs / "net-seed0", runs / "ours-seed1"], tmp_path, [0], {})
     assert [[planned.folder.name for planned in entry.runs] for entry in entries] == [
         ["ours-seed0", "ours-seed1"],
@@ -97,8 +97,8 @@ def rows_of(out: Path) -> dict[str, dict]:
     return {row["name"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
 
 
-def test_numbers_are_those_of_evaluate_on_every_seed(compared: tuple[list[Path], Path]) -> None:
-    _, out = compared
+def test_numbers_are_those_of_evaluate_on_every_seed(compared: Path) -> None:
+    out = compared
     for name, row in rows_of(out).items():
         folders = [out / "runs" / f"{name}-seed{seed}" for seed in (0, 1)]
         metrics = ("accuracy", "coverage", "diversity")
@@ -113,8 +113,8 @@ def test_numbers_are_those_of_evaluate_on_every_seed(compared: tuple[list[Path],
             assert row[metric]["deviation"] == pytest.approx(statistics.stdev(values))
 
 
-def test_every_format_says_the_same(compared: tuple[list[Path], Path]) -> None:
-    _, out = compared
+def test_every_format_says_the_same(compared: Path) -> None:
+    out = compared
     rows = rows_of(out)
     with (out / "compare.csv").open() as file:
         table = {row["name"]: row for row in csv.DictReader(file)}
@@ -128,30 +128,26 @@ def test_every_format_says_the_same(compared: tuple[list[Path], Path]) -> None:
     assert "seeds 0, 1" in markdown
 
 
-def test_merging_leaves_fewer_prototypes(compared: tuple[list[Path], Path]) -> None:
-    rows = rows_of(compared[1])
+def test_merging_leaves_fewer_prototypes(compared: Path) -> None:
+    rows = rows_of(compared)
     assert rows["share"]["prototypes_kept"]["mean"] < rows["net"]["prototypes_kept"]["mean"] == 9
 
 
-def test_a_second_call_trains_and_measures_nothing(
-    compared: tuple[list[Path], Path], capsys: pytest.CaptureFixture
-) -> None:
-    files, out = compared
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+def test_a_second_call_trains_and_measures_nothing(compared: Path, capsys: pytest.CaptureFixture) -> None:
+    before = {path: path.stat().st_mtime_ns for path in compared.rglob("*.safetensors")}
     assert before
-    assert main(["compare", *map(str, files), "--seeds", "0,1", "--out", str(out)]) == 0
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    files = [str(compared.parent / f"{name}.yaml") for name in ("share", "net", "ours", "box")]
+    assert main(["compare", *files, "--seeds", "0,1", "--out", str(compared)]) == 0
+    assert {path: path.stat().st_mtime_ns for path in compared.rglob("*.safetensors")} == before
     shown = capsys.readouterr().out
     assert "warm_up" not in shown
     assert "share: " in shown
     assert "points against the black box" in shown
 
 
-def test_what_is_asked_for_is_printed(
-    compared: tuple[list[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_what_is_asked_for_is_printed(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Stability and purity take passes of their own: whoever asks for all pays for them."""
-    ours = compared[1] / "runs" / "ours-seed0"
+    ours = compared / "runs" / "ours-seed0"
     assert main(["compare", str(ours), "--metrics", "all", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     with (tmp_path / "compare.csv").open() as file:
@@ -160,7 +156,7 @@ def test_what_is_asked_for_is_printed(
         assert math.isfinite(float(row[name]))
         assert name in (tmp_path / "compare.md").read_text()
     assert "stability" in " ".join(shown.split())
-    box = compared[1] / "runs" / "box-seed0"
+    box = compared / "runs" / "box-seed0"
     assert main(["compare", str(box), str(ours), "--metrics", "coverage", "--out", str(tmp_path)]) == 0
 
 
@@ -173,17 +169,15 @@ def test_what_interpretability_cost() -> None:
     assert against_black_box(rows[1:]) == []
 
 
-def test_minutes_are_those_of_the_stages(compared: tuple[list[Path], Path]) -> None:
-    run = Run.open(compared[1] / "runs" / "net-seed0")
+def test_minutes_are_those_of_the_stages(compared: Path) -> None:
+    run = Run.open(compared / "runs" / "net-seed0")
     stages = [entry for entry in run.logged() if entry["event"] == "stage"]
     assert len(stages) == 3
     assert minutes_of(run) == pytest.approx(sum(entry["seconds"] for entry in stages) / 60)
 
 
 @pytest.mark.slow
-def test_killed_it_goes_on(
-    compared: tuple[list[Path], Path], tmp_path: Path, configs: Callable[[Path], list[Path]]
-) -> None:
+def test_killed_it_goes_on(compared: Path, tmp_path: Path, configs: Callable[[Path], list[Path]]) -> None:
     """kill -9 in the middle, then the same command: the same weights as in the comparison that was not killed."""
     files, out = configs(tmp_path), tmp_path / "out"
     command = [sys.executable, "-m", "dapl", "compare", *map(str, files), "--seeds", "0,1", "--out", str(out)]
@@ -196,11 +190,11 @@ def test_killed_it_goes_on(
     assert not (tmp_path / "out" / "compare.json").exists()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for mine in sorted((tmp_path / "out").rglob("best.safetensors")):
-        theirs = compared[1] / mine.relative_to(tmp_path / "out")
+        theirs = compared / mine.relative_to(tmp_path / "out")
         ours, others = load_file(mine), load_file(theirs)
         assert ours.keys() == others.keys()
         assert all((ours[name] == others[name]).all() for name in ours), mine
-    assert rows_of(tmp_path / "out")["ours"]["coverage"] == rows_of(compared[1])["ours"]["coverage"]
+    assert rows_of(tmp_path / "out")["ours"]["coverage"] == rows_of(compared)["ours"]["coverage"]
 
 
 @pytest.mark.parametrize(
@@ -215,19 +209,14 @@ def test_killed_it_goes_on(
         (["--model.haeds", "3"], "unknown field"),
     ],
 )
-def test_bad_arguments(
-    flags: list[str], message: str, compared: tuple[list[Path], Path], capsys: pytest.CaptureFixture
-) -> None:
-    files, out = compared
-    assert main(["compare", str(files[2]), "--out", str(out), *flags]) == 2
+def test_bad_arguments(flags: list[str], message: str, compared: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["compare", str(compared.parent / "ours.yaml"), "--out", str(compared), *flags]) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_an_unfinished_run_is_refused(
-    compared: tuple[list[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_an_unfinished_run_is_refused(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = tmp_path / "begun"
     folder.mkdir()
-    (folder / "config.yaml").write_text((compared[1] / "runs" / "net-seed0" / "config.yaml").read_text())
+    (folder / "config.yaml").write_text((compared / "runs" / "net-seed0" / "config.yaml").read_text())
     assert main(["compare", str(folder), "--out", str(tmp_path / "out")]) == 2
     assert "the run is not finished" in capsys.readouterr().err

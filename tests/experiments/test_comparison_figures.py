@@ -21,15 +21,15 @@ from dapl.explain.parts import facts_of
 from dapl.runs.loading import load_run
 
 
-def test_both_images_are_there(compared: tuple[list[Path], Path]) -> None:
+def test_both_images_are_there(compared: Path) -> None:
     for name in ("frontier.png", "prototypes.png"):
-        with Image.open(compared[1] / name) as image:
+        with Image.open(compared / name) as image:
             assert image.size[0] > 600
 
 
-def test_labels_of_a_panel_against_loops(compared: tuple[list[Path], Path], tmp_path: Path) -> None:
+def test_labels_of_a_panel_against_loops(compared: Path, tmp_path: Path) -> None:
     """A part where more than a fifth of it is covered, else background where more than half of the region is on it."""
-    entry = plan([compared[1] / "runs" / "ours-seed0"], tmp_path, [0], {})[0]
+    entry = plan([compared / "runs" / "ours-seed0"], tmp_path, [0], {})[0]
     test = build_splits(entry.config.data).test
     seen = set()
     for index in range(len(test)):
@@ -53,8 +53,8 @@ def test_labels_of_a_panel_against_loops(compared: tuple[list[Path], Path], tmp_
     assert len(seen) > 2
 
 
-def test_only_prototypes_that_are_left_are_shown(compared: tuple[list[Path], Path], tmp_path: Path) -> None:
-    entry = plan([compared[1] / "runs" / "share-seed0"], tmp_path, [0], {})[0]
+def test_only_prototypes_that_are_left_are_shown(compared: Path, tmp_path: Path) -> None:
+    entry = plan([compared / "runs" / "share-seed0"], tmp_path, [0], {})[0]
     model = load_run(entry.runs[0].folder).model
     test = build_splits(entry.config.data).test
     for label in range(3):

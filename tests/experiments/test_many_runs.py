@@ -28,8 +28,7 @@ def trained(tiny: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Run:
-    shutil.copytree(trained, tmp_path / "run")
-    return Run(tmp_path / "run")
+    return Run(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture

@@ -24,6 +24,18 @@ def finder(face_model: Path) -> Iterator[FaceFinder]:
         yield finder
 
 
+@pytest.fixture(scope="module")
+def astronaut() -> np.ndarray:
+    """uint8 512×512×3: one face, looking at the camera."""
+    return data.astronaut()
+
+
+@pytest.fixture(scope="module")
+def landmarks(astronaut: np.ndarray, finder: FaceFinder) -> np.ndarray:
+    [face] = finder(astronaut)
+    return face
+
+
 def test_one_face(landmarks: np.ndarray) -> None:
     assert landmarks.shape == (468, 2)
     assert landmarks.dtype == np.float32

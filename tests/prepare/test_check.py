@@ -206,17 +206,15 @@ def test_cub_and_toybirds_can_be_checked_too(tiny_cub: Path, tmp_path: Path, che
 
 
 def test_coco_with_an_unknown_image_id(tmp_path: Path, checked: Callable) -> None:
-    content: dict[str, list[dict[str, Any]]] = {"images": [], "annotations": [], "categories": []}
-    content["categories"] = [{"id": number, "name": name} for number, name in enumerate(("cat", "dog"))]
     for number in range(8):
         noise = np.random.default_rng(number).integers(0, 255, (20, 30, 3), dtype=np.uint8)
         Image.fromarray(noise).save(tmp_path / f"{number}.png")
-        content["images"].append({"id": number, "file_name": f"{number}.png", "width": 30, "height": 20})
-        box = [3, 4, 12, 9]
-        outline = [[3, 4, 15, 4, 15, 13, 3, 13]]
-        content["annotations"].append(
-            {"id": number, "image_id": number, "category_id": number % 2, "bbox": box, "segmentation": outline}
-        )
+    where = {"bbox": [3, 4, 12, 9], "segmentation": [[3, 4, 15, 4, 15, 13, 3, 13]]}
+    content: dict[str, list[dict[str, Any]]] = {
+        "images": [{"id": n, "file_name": f"{n}.png", "width": 30, "height": 20} for n in range(8)],
+        "annotations": [{"id": n, "image_id": n, "category_id": n % 2, **where} for n in range(8)],
+        "categories": [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}],
+    }
     file = tmp_path / "pets.json"
     file.write_text(json.dumps(content))
     code, said, found = checked(file)

@@ -258,24 +258,18 @@ def test_cub_gets_segmentations(tiny_cub: Path, said: Callable) -> None:
 
 
 def write_coco(folder: Path, segmented: tuple[int, ...] = ()) -> Path:
-    content: dict[str, list[dict[str, Any]]] = {
-        "images": [],
-        "annotations": [],
+    x1, y1, x2, y2 = BOX
+    box, outline = [x1 - 2, y1 - 2, x2 - x1 + 4, y2 - y1 + 4], [[x1, y1, x2, y1, x2, y2, x1, y2]]
+    images, annotations = [], []
+    for number in range(4):
+        name, more = f"{'ab'[number % 2]}/{number // 2}.png", {"segmentation": outline} if number in segmented else {}
+        images.append({"id": number, "file_name": name, "width": 40, "height": 30})
+        annotations.append({"id": number, "image_id": number, "category_id": 1 + number % 2, "bbox": box, **more})
+    content = {
+        "images": images,
+        "annotations": annotations,
         "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
     }
-    x1, y1, x2, y2 = BOX
-    for number in range(4):
-        name = f"{'ab'[number % 2]}/{number // 2}.png"
-        content["images"].append({"id": number, "file_name": name, "width": 40, "height": 30})
-        annotation: dict[str, Any] = {
-            "id": number,
-            "image_id": number,
-            "category_id": 1 + number % 2,
-            "bbox": [x1 - 2, y1 - 2, x2 - x1 + 4, y2 - y1 + 4],
-        }
-        if number in segmented:
-            annotation["segmentation"] = [[x1, y1, x2, y1, x2, y2, x1, y2]]
-        content["annotations"].append(annotation)
     (folder / "boxes.json").write_text(json.dumps(content))
     return folder / "boxes.json"
 

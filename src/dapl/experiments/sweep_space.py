@@ -5,7 +5,6 @@ Imports neither torch nor Optuna.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -84,7 +83,7 @@ class Base:
     def config(self, values: Mapping[str, Any] | None = None) -> Config:
         """The config with some fields changed; one that does not exist, or a value that does not fit, is refused."""
         try:
-            return load_config(None, copy.deepcopy(self.given) | copy.deepcopy(dict(values or {})))
+            return load_config(None, self.given | dict(values or {}))
         except DaplError as error:
             lines = str(error).split("\n")
             raise DaplError("\n".join(f"{self.source}: {line.removeprefix('config: ')}" for line in lines)) from error
