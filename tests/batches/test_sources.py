@@ -12,16 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from dapl.batches.run_data import RunData
-from dapl.batches.sources import (
-    Batch,
-    Features,
-    FeatureSource,
-    ImageSource,
-    grid_masks,
-    in_order,
-    shares,
-    shuffled,
-)
+from dapl.batches.sources import Batch, Features, FeatureSource, ImageSource, grid_masks, in_order, shares, shuffled
 from dapl.config import Config
 from dapl.data.sample import Splits, Subset
 from dapl.processes.sharing import own_batches

@@ -25,11 +25,7 @@ from .test_config import message_of
 @pytest.mark.parametrize(
     ("system", "stage", "why"),
     [
-        (
-            "pixpnet",
-            "last_layer",
-            "the logits of PixPNet are plain sums, so it has no last layer; leave out",
-        ),
+        ("pixpnet", "last_layer", "the logits of PixPNet are plain sums, so it has no last layer; leave out"),
         ("blackbox", "project", "a black box has no prototypes; leave out the stage project."),
         ("blackbox", "prune", "a black box has no prototypes; leave out the stage prune."),
         ("blackbox", "prune_impure", "a black box has no prototypes; leave out the stage prune_impure."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,8 @@ from dapl.runs.marks import Mark, Marks, mark_now, to_drop
 
 
 def record(index: int, name: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "index": index,
-        "classes": [name],
-        "kept": True,
-        "image": f"{name}/{index}.jpg",
-        "location": [1, 2],
-    } | fields
+    image = f"{name}/{index}.jpg"
+    return {"index": index, "classes": [name], "kept": True, "image": image, "location": [1, 2]} | fields
 
 
 RECORDS = [record(0, "finch"), record(1, "finch"), record(2, "owl"), record(3, "owl", kept=False)]
@@ -46,11 +41,8 @@ def test_put_change_and_remove(tmp_path: Path) -> None:
 
 def test_many_at_once_lose_none(tmp_path: Path) -> None:
     marks = Marks.of_run(tmp_path)
-    threads = [threading.Thread(target=marks.put, args=(Mark(n, "", ""),)) for n in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(lambda n: marks.put(Mark(n, "", "")), range(40)))
     assert list(marks.read()) == list(range(40))
 
 

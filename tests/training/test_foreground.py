@@ -19,34 +19,17 @@ from dapl.training.trainer import train
 
 def config_of(weight: float, cache: Path) -> Config:
     rates = dict.fromkeys(("addon", "attention", "prototypes"), 0.01)
-    return load_config(
-        None,
-        {
-            "data": {
-                "name": "toybirds",
-                "classes": 4,
-                "images_per_class": 12,
-                "test_images_per_class": 8,
-                "image_size": 96,
-                "background_cue": 1.0,
-            },
-            "model": {
-                "backbone": {"name": "tf_efficientnet_lite0", "weights": "package"},
-                "heads": 4,
-                "head_dim": 8,
-            },
-            "loss": {"foreground": {"weight": weight, "over": "class"}},
-            "schedule": [
-                {"stage": "warm_up", "epochs": 70, "batch_size": 16, "decay": "cosine", "learning_rates": rates},
-                {"stage": "project"},
-                {"stage": "last_layer"},
-                {"stage": "prune"},
-                {"stage": "last_layer"},
-            ],
-            "cache": {"folder": str(cache)},
-            "runtime": {"accelerator": "cpu", "workers": 0},
-        },
-    )
+    warm_up = {"stage": "warm_up", "epochs": 70, "batch_size": 16, "decay": "cosine", "learning_rates": rates}
+    fields = {
+        "data": {"name": "toybirds", "classes": 4, "images_per_class": 12, "image_size": 96, "background_cue": 1.0},
+        "data.test_images_per_class": 8,
+        "model": {"backbone": {"name": "tf_efficientnet_lite0", "weights": "package"}, "heads": 4, "head_dim": 8},
+        "loss": {"foreground": {"weight": weight, "over": "class"}},
+        "schedule": [warm_up, *({"stage": stage} for stage in ("project", "last_layer", "prune", "last_layer"))],
+        "cache": {"folder": str(cache)},
+        "runtime": {"accelerator": "cpu", "workers": 0},
+    }
+    return load_config(None, fields)
 
 
 @torch.no_grad()

@@ -158,17 +158,13 @@ def test_spatial_takes_the_maps_of_the_image_s_class(batch: Batch) -> None:
     assert_close(objective(batch, None)["spatial"], losses.spatial_overlap(own, 3), rtol=1e-4, atol=1e-5)
 
 
-def test_terms_without_weight_are_absent(batch: Batch) -> None:
+def test_terms_without_weight_or_masks_are_absent(batch: Batch) -> None:
     objective = make_objective(contrast={"weight": 0})
     assert objective.draw_negatives(generator(0)) is None
     assert set(objective(batch, None)) == {"total", "cross_entropy", "cluster", "separation", "accuracy"}
-
-
-def test_foreground_is_absent_without_masks(batch: Batch) -> None:
-    objective = make_objective(foreground={"weight": 1})
-    without = Batch(batch.indices, batch.labels, features=batch.features)
-    assert "foreground" in objective(batch, None)
-    assert "foreground" not in objective(without, None)
+    with_foreground = make_objective(foreground={"weight": 1})
+    assert "foreground" in with_foreground(batch, None)
+    assert "foreground" not in with_foreground(Batch(batch.indices, batch.labels, features=batch.features), None)
 
 
 def test_a_single_head_has_no_negatives(batch: Batch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -97,21 +97,18 @@ def class_table(membership: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(own, order, 0), own & kept[order]
 
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
+_Method = TypeVar("_Method", bound=Callable)
 
 
-def _in_full_precision(
-    method: Callable[Concatenate[Prototypes, Tensor, _Arguments], _Result],
-) -> Callable[Concatenate[Prototypes, Tensor, _Arguments], _Result]:
+def _in_full_precision(method: _Method) -> _Method:
     """Autocast ends at the embedding: a distance near ε = 1e-4 is rounding noise in half precision."""
 
     @wraps(method)
-    def call(self: Prototypes, embedding: Tensor, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+    def call(self: Prototypes, embedding: Tensor, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(embedding.device.type, enabled=False):
             return method(self, embedding.to(self.vectors.dtype), *args, **kwargs)
 
-    return call
+    return cast(_Method, call)
 
 
 class Prototypes(nn.Module):
