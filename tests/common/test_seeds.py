@@ -19,13 +19,9 @@ def test_differ_by_position() -> None:
     positions = list(itertools.product((0, 1, 12), ("order", "negatives"), range(12), range(12)))
     seeds = {derive_seed(*position) for position in positions}
     assert len(seeds) == len(positions)
+    assert all(0 <= seed < 2**63 for seed in seeds)  # as a generator wants them
     assert derive_seed(1, 23) != derive_seed(12, 3)
     assert derive_seed(0, 1) != derive_seed(1, 0)
-
-
-def test_seeds_fit_a_generator() -> None:
-    for number in range(200):
-        assert 0 <= derive_seed("range", number) < 2**63
 
 
 def test_the_global_generator_is_left_alone() -> None:

@@ -248,15 +248,6 @@ def test_nearest() -> None:
         ("schedule: [{stage: joint, learning_rates: {addon: -1}}]", "field 'schedule.0.learning_rates.addon': input"),
         ("schedule: [{stage: joint, weight_decay: {addon: x}}]", "field 'schedule.0.weight_decay.addon': input should"),
         ("1: 2", "field '1': keys should be strings"),
-    ],
-)
-def test_bad_values(text: str, message: str, tmp_path: Path) -> None:
-    assert message_of(text, tmp_path).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
         ("data: {name: cubb}", "field 'data.name': 'cubb' is not known; did you mean 'cub'?"),
         ("data: {name: mnist}", "field 'data.name': 'mnist' is not known; known: toybirds, cub, "),
         ("data: {classes: 3}", "field 'data.name' is missing; it says which kind this is."),
@@ -265,7 +256,7 @@ def test_bad_values(text: str, message: str, tmp_path: Path) -> None:
         ("model: {system: dalp}", "field 'model.system': 'dalp' is not known; did you mean 'dapl'?"),
     ],
 )
-def test_bad_tags(text: str, message: str, tmp_path: Path) -> None:
+def test_bad_values(text: str, message: str, tmp_path: Path) -> None:
     assert message_of(text, tmp_path).startswith(message)
 
 

@@ -129,10 +129,7 @@ def test_prototypes_start_within_the_unit_cube_and_the_addon_as_published() -> N
     for layer in (model.addon[0], model.addon[2]):
         assert not layer.bias.any()  # Kaiming, fan out of a 1×1 convolution: deviation √(2/128)
         assert layer.weight.std().item() == pytest.approx(math.sqrt(2 / 128), rel=0.1)
-
-
-def test_the_addon_as_torch_starts_it() -> None:
-    for layer in (build(addon_init="fan_in").addon[index] for index in (0, 2)):
+    for layer in (build(addon_init="fan_in").addon[index] for index in (0, 2)):  # as torch starts it
         assert layer.bias.any()
         assert layer.weight.abs().max() <= 1 / math.sqrt(layer.in_channels)
 
@@ -148,11 +145,8 @@ def test_only_weights_to_other_classes_are_penalised(model: ProtoPNet) -> None:
     for c in range(C):
         for j in range(P):
             assert (gradient[c, j] != 0).item() == (j // N != c and j != 5)
-
-
-def test_a_prototype_of_two_classes_is_penalised_to_neither(model: ProtoPNet) -> None:
     before = model.penalised_weights().numel()
-    model.absorb(0, [2])  # of class 0 and 1
+    model.absorb(0, [2])  # of class 0 and 1, and penalised to neither
     assert model.penalised_weights().numel() == before - 1
 
 

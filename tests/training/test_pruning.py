@@ -38,9 +38,8 @@ def drawn(patches: Callable) -> tuple[PrototypeModel, Tensor, Tensor, Tensor]:
         model.prototypes.vectors.copy_(torch.rand(model.prototypes.vectors.shape, generator=generator))
     features = torch.rand(N, GROUPS * WIDTH, GRID, GRID, generator=generator)
     masks = torch.zeros(N, SIZE, SIZE, dtype=torch.uint8)
-    for mask, (top, left, height, width) in zip(
-        masks, torch.randint(3, 20, (N, 4), generator=generator).tolist(), strict=True
-    ):
+    boxes = torch.randint(3, 20, (N, 4), generator=generator).tolist()
+    for mask, (top, left, height, width) in zip(masks, boxes, strict=True):
         mask[top : top + height, left : left + width] = 1
     return model, features, torch.arange(N) % CLASSES, masks
 
