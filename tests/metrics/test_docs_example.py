@@ -12,28 +12,16 @@ import dapl.common.operators  # noqa: F401  (before torchmetrics, which the page
 # isort: split
 import pytest
 import torch
+from tests.evaluation.test_audit import protopnet_state
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def write_protopnet(path: Path) -> None:
-    """A state dict of an original ProtoPNet: 3 classes × 2 prototypes of width 8 on a ResNet-18, random weights."""
-    import torchvision
-
-    network = torchvision.models.resnet18(weights=None).state_dict()
-    state = {f"features.{name}": tensor for name, tensor in network.items() if not name.startswith("fc.")}
-    state |= {"prototype_vectors": torch.rand(6, 8, 1, 1), "ones": torch.ones(6, 8, 1, 1)}
-    state |= {"add_on_layers.0.weight": torch.randn(8, 512, 1, 1), "add_on_layers.0.bias": torch.zeros(8)}
-    state |= {"add_on_layers.2.weight": torch.randn(8, 8, 1, 1), "add_on_layers.2.bias": torch.zeros(8)}
-    state["last_layer.weight"] = 1.5 * torch.eye(3).repeat_interleave(2, dim=1) - 0.5
-    torch.save(state, path)
 
 
 @pytest.mark.parametrize(("page", "blocks"), [("metrics.md", 4), ("companions.md", 3), ("audit.md", 2)])
 def test_the_code_on_the_page(page: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if page == "audit.md":
-        write_protopnet(tmp_path / "ppnet.pth")
+        torch.save(protopnet_state("resnet18"), tmp_path / "ppnet.pth")
     text = (DOCS / page).read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert len(found) == blocks

@@ -28,6 +28,12 @@ def test_names_are_told_apart_and_each_is_measured() -> None:
     assert set(HEADLINES) <= NUMBERS.keys()
 
 
+def test_metrics_are_chosen_by_name() -> None:
+    assert chosen(" Coverage, background-bias") == {"coverage", "background_bias"}
+    assert chosen(["accuracy"]) == {"accuracy"}
+    assert chosen("all") == set(NAMES)
+
+
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_a_metric_keeps_its_promises(metric) -> None:
     if metric.numbers:
@@ -101,7 +107,7 @@ def test_all_that_costs_nothing_is_measured_or_missing_with_a_reason() -> None:
         assert metric.name in result.missing or all(name in result.numbers for name in names), metric.name
 
 
-def test_the_registry_needs_no_torch() -> None:
-    code = "import sys, dapl.cli, dapl.metrics, dapl.metrics.registry; print('torch' in sys.modules)"
+def test_registry_and_options_need_no_torch() -> None:
+    code = "import sys, dapl.cli, dapl.metrics.registry, dapl.evaluation.protocol; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

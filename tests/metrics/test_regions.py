@@ -1,13 +1,14 @@
-"""The last bits of a map decide nothing: regions and peaks are the same in another batch, precision or processor."""
+"""Regions: the last bits of a map decide nothing; the pixels that sets share are counted in two ways, both the same."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from dapl.metrics import functional as F
-from dapl.metrics.functional.regions import FLAT, TIE
+from dapl.metrics.functional.regions import FLAT, TIE, shared_pixels
 
 NOISE = 2e-6
 """Of the largest value: what maps of one model differ by between batch sizes, seen on several processors."""
@@ -76,3 +77,30 @@ def test_single_and_double_precision_make_the_same_regions() -> None:
     differs = (found != exact).flatten(1).sum(1)
     assert differs.max() <= 1  # one pixel that lies at the threshold to seven digits
     assert differs.sum() <= 4
+
+
+def random_sets(*shape: int, seed: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) > 0.6
+
+
+@pytest.mark.skipif(not hasattr(np, "bitwise_count"), reason="numpy before 2.0 counts no bits")
+@pytest.mark.parametrize("side", [(1, 1), (7, 9), (8, 8), (13, 64)])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3), (0,)])
+def test_bits_and_products_agree(side: tuple[int, int], leading: tuple[int, ...], monkeypatch: pytest.MonkeyPatch):
+    """Pixels that sets share, by bits and by a matrix product."""
+    a, b = random_sets(*leading, 4, *side, seed=0), random_sets(*leading, 5, *side, seed=1)
+    found = shared_pixels(a, b), shared_pixels(a, a)
+    monkeypatch.delattr(np, "bitwise_count")
+    expected = shared_pixels(a, b), shared_pixels(a, a)
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+
+
+def test_many_sets_are_taken_in_turns():
+    """More sets than fit at once: 700 against 700 of 64 words."""
+    sets = random_sets(1, 700, 64, 64, seed=2)
+    shared, size = shared_pixels(sets, sets)
+    assert torch.equal(shared[0].diagonal(), size[0])
+    assert torch.equal(shared[0, 3, 5], (sets[0, 3] & sets[0, 5]).sum().float())
