@@ -180,8 +180,6 @@ class Pixels:
     """uint8 n×3×S×S."""
     masks: np.ndarray | None
     """uint8 n×S×S in {0, 1}, or None where the data set has no masks."""
-    key: str
-    """Names the content: the same key, the same pixels."""
 
 
 def base_rows(dataset: Dataset) -> tuple[Dataset, list[int]]:
@@ -194,6 +192,7 @@ def base_rows(dataset: Dataset) -> tuple[Dataset, list[int]]:
 
 
 def pixels_key(dataset: Dataset, size: int, how: Fit) -> str:
+    """Names the content: the same key, the same pixels."""
     text = f"{_VERSION}/{dataset.fingerprint}/{size}/{how}/{len(dataset)}"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -211,8 +210,7 @@ def load_pixels(
     images, masks = folder / f"{key}-images.npy", folder / f"{key}-masks.npy"
     if not (images.exists() and (masks.exists() or not dataset.has_masks)):
         _write(dataset, size, how, images, masks, workers, advance)
-    opened = open_array(masks) if dataset.has_masks else None
-    return Pixels(open_array(images), opened, key)
+    return Pixels(open_array(images), open_array(masks) if dataset.has_masks else None)
 
 
 def load_annotations(
@@ -225,7 +223,7 @@ def load_annotations(
     key = pixels_key(dataset, size, how)
     found = open_annotations(folder, key, size)
     if found is None:
-        batches = (batch[2:] for batch in _counted(_loader(dataset, size, how), advance))
+        batches = (batch[2:] for batch in _read(dataset, size, how, advance))
         write_annotations(folder, key, len(dataset), batches)
         found = open_annotations(folder, key, size)
     assert found is not None
@@ -238,12 +236,12 @@ def plain(sample: Sample) -> tuple[Tensor, Tensor]:
     return sample.image.as_subclass(Tensor), mask
 
 
-def _loader(dataset: Dataset, size: int, how: Fit, workers: int = 0) -> DataLoader:
-    return DataLoader(AnnotationReader(dataset, size, how), 16, num_workers=workers, generator=torch.Generator())
-
-
-def _counted(batches: Iterable[Sequence[Tensor]], advance: Callable[[int], None]) -> Iterator[Sequence[Tensor]]:
-    for batch in batches:
+def _read(
+    dataset: Dataset, size: int, how: Fit, advance: Callable[[int], None], workers: int = 0
+) -> Iterator[Sequence[Tensor]]:
+    """Batches of what an `AnnotationReader` gives, in order."""
+    reader = AnnotationReader(dataset, size, how)
+    for batch in DataLoader(reader, batch_size=16, num_workers=workers, generator=torch.Generator()):
         advance(len(batch[0]))
         yield batch
 
@@ -262,7 +260,7 @@ def _write(
 
         def annotations() -> Iterator[Sequence[Tensor]]:
             start = 0
-            for batch, batch_masks, *rest in _counted(_loader(dataset, size, how, workers), advance):
+            for batch, batch_masks, *rest in _read(dataset, size, how, advance, workers):
                 stop = start + len(batch)
                 image_rows[start:stop] = batch.numpy()
                 if dataset.has_masks:
