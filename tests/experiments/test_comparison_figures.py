@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -29,10 +29,10 @@ def test_both_images_are_there(compared: Path) -> None:
 
 def test_labels_of_a_panel_against_loops(compared: Path, tmp_path: Path) -> None:
     """A part where more than a fifth of it is covered, else background where more than half of the region is on it."""
-    entry = plan([compared / "runs" / "ours-seed0"], tmp_path, [0], {})[0]
-    test = build_splits(entry.config.data).test
+    entries = plan([compared / "runs" / name for name in ("ours-seed0", "net-seed0")], tmp_path, [0], {})
+    test = build_splits(entries[0].config.data).test
     seen = set()
-    for index in range(len(test)):
+    for entry, index in product(entries, range(len(test))):
         sample = fit(test[index], 64, "stretch")
         facts = facts_of(sample, test.parts)
         panel = look(entry, sample.image.as_subclass(Tensor), sample.label, facts)
