@@ -34,8 +34,7 @@ def made(prepared_faces: tuple[Path, str]) -> Path:
 @pytest.fixture
 def faces(made: Path, tmp_path: Path) -> Path:
     """A copy of one's own."""
-    shutil.copytree(made, tmp_path / "faces")
-    return tmp_path / "faces"
+    return Path(shutil.copytree(made, tmp_path / "faces"))
 
 
 def test_the_contract(made: Path) -> None:
@@ -125,12 +124,9 @@ def test_landmarks_of_something_else(faces: Path, points: np.ndarray) -> None:
         dataset[2]
 
 
-def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
+def test_a_preparation_that_was_not_begun_or_not_finished(faces: Path) -> None:
     with pytest.raises(DaplError, match=r"prepare\.json: no such file; data\.root is the folder OUT"):
-        read_faceforensics(tmp_path)
-
-
-def test_a_preparation_that_was_not_finished(faces: Path) -> None:
+        read_faceforensics(faces.parent)
     (faces / "manifest.jsonl").unlink()
     with pytest.raises(DaplError, match=r"manifest\.jsonl: no such file; .* `dapl prepare faceforensics ROOT OUT`"):
         read_faceforensics(faces)

@@ -64,17 +64,11 @@ def test_grabcut_mends_a_mask_that_is_off(image: np.ndarray, shift: tuple[int, i
     assert iou(found, TRUE) >= max(0.97, iou(rough, TRUE))
 
 
-def test_grabcut_finds_the_object_in_its_box(image: np.ndarray) -> None:
-    assert iou(create_refiner("grabcut")(image, Prompt(box=(15, 12, 95, 78))), TRUE) > 0.95
-
-
-def test_grabcut_without_a_prompt_looks_at_the_centre(image: np.ndarray) -> None:
-    assert iou(create_refiner("grabcut")(image, Prompt()), TRUE) > 0.8
-
-
-def test_grabcut_keeps_given_points(image: np.ndarray) -> None:
-    beside = np.array([[100.0, 45.0]])
-    assert create_refiner("grabcut")(image, Prompt(box=BOX, points=beside))[45, 100]
+def test_grabcut_finds_the_object_in_its_box_or_at_the_centre_and_keeps_points(image: np.ndarray) -> None:
+    grabcut = create_refiner("grabcut")
+    assert iou(grabcut(image, Prompt(box=(15, 12, 95, 78))), TRUE) > 0.95
+    assert iou(grabcut(image, Prompt()), TRUE) > 0.8
+    assert grabcut(image, Prompt(box=BOX, points=np.array([[100.0, 45.0]])))[45, 100]
 
 
 def test_grabcut_survives_a_mask_of_everything_or_nothing(image: np.ndarray) -> None:
@@ -141,12 +135,9 @@ def test_sams_mask_prompt_lies_where_the_image_lies(tiny_sam: Path) -> None:
     assert abs((columns.mean() + 0.5) * 120 / 32 - 55) < 2
 
 
-def test_unknown_refinement_names_the_nearest() -> None:
+def test_bad_words(tmp_path: Path) -> None:
     with pytest.raises(DaplError, match=r"no refinement 'grabcat'; did you mean 'grabcut'"):
         create_refiner("grabcat")
-
-
-def test_a_sam_model_for_grabcut_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DaplError, match="the refinement is 'grabcut'"):
         create_refiner("grabcut", str(tmp_path))
 

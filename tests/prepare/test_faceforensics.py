@@ -281,16 +281,12 @@ def test_other_settings_are_refused(root: Path, done: Path, capsys: pytest.Captu
     assert content(done) == before
 
 
-def test_a_folder_of_something_else_is_left_alone(root: Path, tmp_path: Path, capsys) -> None:
+def test_something_else_in_its_place_is_left_alone(root: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("…")
     assert prepare(root, tmp_path / "mine") == 2
     assert "is not empty, and nothing that this command made" in capsys.readouterr().err
-
-
-def test_a_file_where_the_folder_should_be(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "out").write_text("…")
-    assert prepare(root, tmp_path / "out") == 2
+    assert prepare(root, tmp_path / "mine" / "thesis.tex") == 2
     assert "cannot be made a folder" in capsys.readouterr().err
 
 
