@@ -18,23 +18,9 @@ from dapl.models.prototypes import class_table, log_similarity
 from dapl.models.weights import StateDict, read_state_dict
 
 ARCHITECTURES = (
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "densenet121",
-    "densenet161",
-    "densenet169",
-    "densenet201",
-    "vgg11",
-    "vgg11_bn",
-    "vgg13",
-    "vgg13_bn",
-    "vgg16",
-    "vgg16_bn",
-    "vgg19",
-    "vgg19_bn",
+    *(f"resnet{layers}" for layers in (18, 34, 50, 101, 152)),
+    *(f"densenet{layers}" for layers in (121, 161, 169, 201)),
+    *(f"vgg{layers}{norm}" for layers in (11, 13, 16, 19) for norm in ("", "_bn")),
 )
 """The backbones that ProtoPNet builds; its names and torchvision's are the same."""
 _RESNET_LAYERS = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
@@ -115,15 +101,11 @@ def _backbone(architecture: str, state: StateDict, path: Path) -> nn.Module:
         )
     with torch.device("meta"):  # no random numbers are drawn: every tensor comes from the file
         network = torchvision.models.get_model(architecture, weights=None)
-    if architecture.startswith("resnet"):
-        whole = nn.Sequential()
-        for name in _RESNET_LAYERS:
-            whole.add_module(name, getattr(network, name))
-    else:
-        whole = nn.Sequential()
-        whole.add_module("features", network.features)
-        if architecture.startswith("densenet"):
-            whole.add_module("final_relu", nn.ReLU())
+    whole = nn.Sequential()
+    for name in _RESNET_LAYERS if architecture.startswith("resnet") else ("features",):
+        whole.add_module(name, getattr(network, name))
+    if architecture.startswith("densenet"):
+        whole.add_module("final_relu", nn.ReLU())
     return _filled(whole, state, f"{path}: features of {architecture}")
 
 
