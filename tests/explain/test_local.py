@@ -1,12 +1,15 @@
-"""`dapl explain` and what it writes: HTML, PNG and JSON say the same, and the sums close in each."""
+"""`dapl explain` and what it writes: HTML, PNG and JSON say the same, the sums close in each, and the page opens."""
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,12 +19,15 @@ from PIL import Image
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.explain.classifier import Classifier
-from dapl.explain.draw import HEAT, blended, jpeg_uri, overlay_uri, percentage, signed
+from dapl.explain.draw import HEAT, blended, jpeg, overlay, percentage, signed
 from dapl.explain.evidence import ModelRecords
 from dapl.explain.local import LocalExplanation
-from dapl.explain.patches import NoPatches, Patch, RunPatches
+from dapl.explain.patches import Patch, RunPatches
 
-DOCS = Path(__file__).parents[2] / "docs" / "explain.md"
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+DOCS = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +43,12 @@ class Page(HTMLParser):
         self.sections: list[dict[str, list[float]]] = []
         self.references: list[str] = []
         self.text: list[str] = []
-        self.tags: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         found = dict(attributes)
-        self.tags.append(tag)
+        self.tags.append((tag, found))
         self.references += [value or "" for name, value in attributes if name in ("href", "src", "srcset", "action")]
         if tag == "section":
             self.sections.append({})
@@ -79,7 +85,7 @@ def test_every_key_of_the_json_is_documented(explanation: LocalExplanation) -> N
             return set(value) | {key for name, inner in value.items() for key in keys(inner, name)}
         return {key for inner in value for key in keys(inner)} if isinstance(value, list) else set()
 
-    documented = set(re.findall(r"`(\w+)`", DOCS.read_text(encoding="utf-8")))
+    documented = set(re.findall(r"`(\w+)`", DOCS))
     assert keys(explanation.to_json()) <= documented
 
 
@@ -95,7 +101,7 @@ def test_html_closes_and_needs_no_network(explanation: LocalExplanation, tmp_pat
     assert page.references
     assert all(found.startswith(("data:image/", "#")) for found in page.references)
     assert not re.search(r"https?:|url\(|@import", text)
-    assert "script" not in page.tags
+    assert "script" not in dict(page.tags)
     words = " ".join(page.text)
     assert explanation.predicted_name in words
     assert "prefers-color-scheme: dark" in words
@@ -107,10 +113,18 @@ def test_what_is_not_ours_is_escaped(classifier: Classifier, bird: Path, tmp_pat
     records = [replace(record, classes=[evil], image=evil) for record in classifier.known.records]
     model = Classifier(classifier.model, ModelRecords(names, records), 64, "stretch", about=evil)
     found = replace(model.explain(bird), name=evil)
-    page = Page(found.html())
-    assert "script" not in page.tags
-    assert any(evil in text for text in page.text)
+    prediction = model.predict(bird)
+    for shown in (found.html(), model._repr_html_(), prediction._repr_html_(), found._repr_html_()):
+        assert evil not in shown
+        assert "script" not in dict(Page(shown).tags)
+    assert any(evil in text for text in Page(found.html()).text)
     assert json.loads(found.save(tmp_path / "x.json").read_text())["image"] == evil
+    [(tag, frame)] = Page(found._repr_html_()).tags  # as a notebook shows it
+    assert tag == "iframe"
+    assert "sandbox" in frame
+    assert frame["srcdoc"] == found.html()
+    assert len(found._repr_html_()) < 1_000_000
+    assert [tag for tag, _ in Page(prediction._repr_html_()).tags].count("tr") == 3
 
 
 def test_png_shows_both_classes(
@@ -204,20 +218,14 @@ def test_overlays_are_seen_where_the_map_is_high() -> None:
     heat[:, 16:] = 1
     drawn = np.asarray(blended(image, heat, HEAT)).astype(int)
     assert drawn[16, 30].sum() > drawn[16, 2].sum() + 100
-    assert overlay_uri(heat).startswith("data:image/png;base64,")
-    assert overlay_uri(torch.ones(7, 7)) != overlay_uri(heat)  # a map of one value is no error
-    assert jpeg_uri(image).startswith("data:image/jpeg;base64,")
+    assert overlay(heat).startswith(b"\x89PNG")
+    assert overlay(torch.ones(7, 7)) != overlay(heat)  # a map of one value is no error
+    assert jpeg(image).startswith(b"\xff\xd8")
 
 
 def test_numbers_for_people() -> None:
-    assert [percentage(share) for share in (0, 1e-5, 0.0005, 0.5, 0.9996, 1)] == [
-        "0.0%",
-        "<0.1%",
-        "0.1%",
-        "50.0%",
-        ">99.9%",
-        "100.0%",
-    ]
+    shown = [percentage(share) for share in (0, 1e-5, 0.0005, 0.5, 0.9996, 1)]
+    assert shown == ["0.0%", "<0.1%", "0.1%", "50.0%", ">99.9%", "100.0%"]
     assert signed(-0.5) == "−0.500"
 
 
@@ -284,8 +292,6 @@ class TestCommand:
         assert main(["explain", str(dapl_run), *words, "--out", str(tmp_path / "out")]) == 2
         assert message in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
-
-    def test_not_a_run(self, tmp_path: Path, bird: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(tmp_path), str(bird)]) == 2
         assert "not a run directory" in capsys.readouterr().err
 
@@ -302,6 +308,47 @@ class TestCommand:
         assert "no image" in (run / "explanations" / "bird.html").read_text()
 
 
-def test_no_patches_at_all() -> None:
-    source = NoPatches()
-    assert source.problem is None
+def test_what_the_docs_show_runs(dapl_run: Path, bird: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(dapl_run, tmp_path / "runs" / "demo")
+    shutil.copy(bird, tmp_path / "bird.png")
+    blocks = re.findall(r"^```python\n(.*?)^```", DOCS, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "explain.md", None, 0)
+    report: list[str] = []
+    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
+    assert results.attempted > 8
+    assert results.failed == 0, "".join(report)
+
+
+def test_the_row_that_the_docs_work_by_hand_adds_up() -> None:
+    text = " ".join(DOCS.split())
+    terms, total = re.search(r"((?:[\d.]+ \+ )+[\d.]+) = ([\d.]+), the logit", text).groups()  # type: ignore[union-attr]
+    assert sum(map(float, terms.split(" + "))) == pytest.approx(float(total), abs=5e-4)
+    score, weight, product = re.search(r"([\d.]+) × ([\d.]+) = ([\d.]+)\.", text).groups()  # type: ignore[union-attr]
+    assert float(score) * float(weight) == pytest.approx(float(product), abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1500), ("dark", 1000), ("light", 390)])
+def test_the_page_opens(
+    chromium: Browser, classifier: Classifier, bird: Path, tmp_path: Path, scheme: str, width: int
+) -> None:
+    found = classifier.explain(bird, top=3)
+    path = found.save(tmp_path / "page.html")
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
+    page, messages, requests = context.new_page(), [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    assert messages == []
+    assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+    assert page.locator("tbody tr").count() == sum(len(evidence.rows) for evidence in found.classes)
+    assert page.locator("h1").inner_text() == found.predicted_name
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    images = page.locator("td.look svg")
+    assert all(images.nth(n).bounding_box()["width"] > 60 for n in range(images.count()))
+    red = page.evaluate("parseInt(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
+    assert (red < 60) == (scheme == "dark")
+    context.close()

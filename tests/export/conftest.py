@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dapl.export.export import export_run
+from dapl.explain.draw import to_pil
+from dapl.export.export import export_run, images_of_test
 from dapl.models.build import SYSTEMS
+from dapl.runs.loading import load_run
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +62,10 @@ def own_run(evaluated: Callable[[str], Path], tmp_path: Path) -> Path:
     """A copy of DAPL's run of one's own."""
     shutil.copytree(evaluated("dapl"), tmp_path / "run")
     return tmp_path / "run"
+
+
+@pytest.fixture
+def image(evaluated: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A test image as a file."""
+    to_pil(images_of_test(load_run(evaluated("dapl")).config, 1)[0]).save(tmp_path / "bird.png")
+    return tmp_path / "bird.png"

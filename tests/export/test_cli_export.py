@@ -1,11 +1,13 @@
-"""`dapl export` when something is wrong, and uploads; test_docs_export.py has what it prints when all is right."""
+"""`dapl export`: what docs/export.md shows is run as it stands; what is wrong gets a sentence; uploads."""
 
 from __future__ import annotations
 
 import http.server
 import json
+import re
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import huggingface_hub
@@ -13,7 +15,51 @@ import pytest
 
 from dapl.cli import main
 from dapl.common.errors import DaplError
+from dapl.export.export import CHECKED
+from dapl.export.folder import NAMES
 from dapl.export.hub import push_folder
+from dapl.runs.run import Run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_code_on_the_page(
+    evaluated: Callable[[str], Path],
+    image: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(evaluated("dapl"), tmp_path / "runs" / "birds")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    shown = []
+    for language, text in BLOCKS:
+        if language == "bash":
+            assert text.startswith("dapl ")
+            assert main(text.split()[1:]) == 0
+        else:
+            exec(text, {})
+        shown.append(capsys.readouterr().out)
+    assert [language for language, _ in BLOCKS] == ["bash", "python", "python", "python"]
+    out = tmp_path / "runs" / "birds" / "export"
+    assert sorted(path.name for path in out.iterdir()) == sorted(NAMES)
+    assert all(name in shown[0] for name in NAMES)
+    assert "ONNX Runtime against PyTorch, largest difference: logits" in shown[0]
+    assert "exported to  runs/birds/export" in shown[0]
+    assert "`model.onnx`" in (out / "README.md").read_text()
+    assert shown[1].strip() in Run(evaluated("dapl")).class_names()
+    assert (tmp_path / "why.html").stat().st_size > 5000
+    assert 0 < float(shown[2]) <= 1
+    assert (tmp_path / "copy-of-birds" / "model.safetensors").is_file()
+    assert shown[3].startswith(shown[1].strip())  # ONNX Runtime says the same
+
+
+def test_the_page_names_every_file() -> None:
+    table = PAGE.split("## In Python")[0]
+    assert [name for name in NAMES if f"`{name}" not in table] == []
+    assert f"on {CHECKED} images" in PAGE
 
 
 @pytest.mark.parametrize(
@@ -34,10 +80,7 @@ def test_wrong_words(
     assert main(["export", str(own_run), *words]) == 2
     assert message in capsys.readouterr().err
     assert not (own_run / "export").exists()
-
-
-def test_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(tmp_path)]) == 2
+    assert main(["export", str(own_run.parent)]) == 2
     assert "not a run directory" in capsys.readouterr().err
 
 

@@ -22,7 +22,7 @@ import dapl
 from dapl.common.errors import DaplError
 from dapl.data.toybirds import ToyBirds
 from dapl.data.toybirds.species import PARTS
-from dapl.explain.patches import Patch
+from dapl.explain.patches import Patch, PatchSource
 from dapl.export.export import export_config, export_run, images_of_test
 from dapl.export.folder import LARGEST, decoded, take_images
 from dapl.export.hub import ExportedModel, load_exported
@@ -30,14 +30,6 @@ from dapl.models.build import SYSTEMS
 from dapl.runs.loading import load_run
 from dapl.runs.records import PrototypeRecord
 from dapl.runs.run import Run
-
-
-@pytest.fixture
-def image(evaluated: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A test image as a file."""
-    pixels = images_of_test(load_run(evaluated("dapl")).config, 1)[0]
-    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / "bird.png")
-    return tmp_path / "bird.png"
 
 
 @torch.no_grad()
@@ -49,6 +41,9 @@ def test_it_is_the_model_of_the_run(run: Path, exported: Path) -> None:
     assert found.classes == loaded.classes
     assert found.records == loaded.records
     assert found.config.data.image_size == loaded.config.data.image_size
+    assert found.config == export_config(loaded)
+    assert found.config.model == loaded.config.model
+    assert found.config.mean == pytest.approx(torch.as_tensor(loaded.model.backbone.mean).flatten().tolist())
     assert found.metrics == json.loads(Run(run).evaluation_file.read_text())
 
 
@@ -114,18 +109,18 @@ def test_from_pretrained_predicts_and_explains(own_export: Path, image: Path) ->
     assert model.predict(image) == dapl.load(own_export).predict(image)
     why = model.explain(image, top=2)
     assert len(why.classes[0].rows) == 2
-    assert repr(model) == f"ExportedModel(dapl on test_efficientnet, 3 classes, {len(model.records)} prototypes)"
+    assert repr(model) == f"ExportedModel(dapl on test_mambaout, 3 classes, {len(model.records)} prototypes)"
 
 
 def test_saving_what_was_loaded_gives_the_same_files(own_export: Path, tmp_path: Path) -> None:
     again = load_exported(own_export).save_pretrained(tmp_path / "again")
     for name in ("model.safetensors", "config.json", "prototypes.json", "metrics.json"):
         assert (again / name).read_bytes() == (own_export / name).read_bytes(), name
-    images = sorted(path.name for path in (own_export / "prototypes").iterdir())
-    assert images
-    assert images == sorted(path.name for path in (again / "prototypes").iterdir())
-    for name in images:
-        assert (again / "prototypes" / name).read_bytes() == (own_export / "prototypes" / name).read_bytes()
+    first, second = (
+        {path.name: path.read_bytes() for path in (folder / "prototypes").iterdir()} for folder in (own_export, again)
+    )
+    assert first
+    assert first == second
 
 
 def test_weights_are_plain_safetensors(own_export: Path, evaluated: Callable[[str], Path]) -> None:
@@ -186,9 +181,7 @@ def test_no_path_of_the_machine_leaks(own_run: Path, tmp_path: Path) -> None:
 
 def test_normalisation_is_that_of_the_export(own_export: Path) -> None:
     """Not that of whatever version of timm is installed."""
-    config = json.loads((own_export / "config.json").read_text())
-    config["mean"] = [0.1, 0.2, 0.3]
-    (own_export / "config.json").write_text(json.dumps(config))
+    spoil(own_export, "config.json", {"mean": [0.1, 0.2, 0.3]})
     assert load_exported(own_export).model.backbone.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
@@ -268,12 +261,9 @@ def test_an_image_is_a_jpeg_of_a_sane_size(own_export: Path) -> None:
     assert 0 not in load_exported(own_export).images
 
 
-def test_an_unknown_name(tmp_path: Path) -> None:
+def test_an_unknown_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DaplError, match="no such folder"):
         load_exported(tmp_path / "nothing")
-
-
-def test_a_name_of_the_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DaplError, match=r"nobody/nothing: no such folder, and the hub did not give it"):
         ExportedModel.from_pretrained("nobody/nothing")
@@ -307,10 +297,8 @@ def test_a_failed_export_leaves_the_earlier_one(
     assert [path.name for path in own_export.parent.iterdir() if path.name.endswith(".tmp")] == []
 
 
-class Birds:
+class Birds(PatchSource):
     """Patches from drawn birds of 224 pixels."""
-
-    problem = None
 
     def __init__(self) -> None:
         self.birds = ToyBirds(classes=4, images_per_class=1, size=224)
@@ -318,9 +306,6 @@ class Birds:
     def patch(self, record: PrototypeRecord) -> Patch:
         place = 40 * record.index
         return Patch(torch.as_tensor(self.birds[record.index].image), (place, 40, place + 90, 190))
-
-    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
-        return None
 
 
 def test_two_thousand_images_stay_below_30_mb() -> None:
@@ -334,10 +319,3 @@ def test_two_thousand_images_stay_below_30_mb() -> None:
         assert (right - left) / (bottom - top) == pytest.approx(90 / 150, rel=0.05)  # still the same box
         assert 0 <= left < right <= width
         assert 0 <= top < bottom <= height
-
-
-def test_the_config_says_how_images_are_brought(own_run: Path) -> None:
-    loaded = load_run(own_run)
-    config = export_config(loaded)
-    assert config.model == loaded.config.model
-    assert config.mean == pytest.approx(loaded.model.backbone.mean.flatten().tolist())

@@ -1,8 +1,9 @@
-"""What the API answers."""
+"""What the API answers, and that docs/serve.md says so."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,15 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from dapl import load
+from dapl.data.images import MAX_PIXELS
 from dapl.runs.loading import load_run
-from dapl.serve.app import build_app
+from dapl.serve.app import bare_app, build_app
+from dapl.serve.inspector import REMEMBERED
+from dapl.serve.requests import FORMATS, MAX_BYTES, PLACES
 
 from .conftest import SIZE, WITH_PROTOTYPES, Server, encoded, image, serving
+
+TEXT = " ".join((Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize("system", WITH_PROTOTYPES)
@@ -215,3 +221,22 @@ def test_without_the_data_there_are_no_examples_and_uploads_work(run: Path, tmp_
         assert all(row["patch"] is None for one in answer["classes"] for row in one["rows"])
         assert client.get("/api/prototypes/0/patch.jpg").status_code == 404
         assert client.post("/api/explain", params={"example": 0}).status_code == 404
+
+
+def test_the_docs_list_every_address() -> None:
+    listed = {
+        (method, path)
+        for methods, path in re.findall(r"\| ([A-Z, ]+) \| `(/api/[^`]+)` \|", TEXT)
+        for method in methods.split(", ")
+    }
+    paths = bare_app().openapi()["paths"]
+    assert listed == {(method.upper(), path) for path, methods in paths.items() for method in methods}
+
+
+def test_the_docs_name_the_limits() -> None:
+    assert f"at most {MAX_BYTES // 2**20} MB" in TEXT
+    assert f"{MAX_PIXELS // 10**6} megapixels" in TEXT
+    assert f"{PLACES} may wait" in TEXT
+    assert f"the last {REMEMBERED} images" in TEXT
+    for name in FORMATS:
+        assert name.lower() in TEXT.lower()

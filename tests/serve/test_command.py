@@ -21,17 +21,13 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     return text
 
 
-def test_a_black_box_is_refused(trained: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_served(
+    trained: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["serve", str(trained("blackbox"))]) == 2
     assert "the model has no prototypes" in said(capsys)
-
-
-def test_what_is_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(tmp_path)]) == 2
     assert "not a run directory" in said(capsys)
-
-
-def test_a_port_that_is_taken(trained: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", str(trained("dapl")), "--port", str(port)]) == 2

@@ -10,6 +10,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
+
+from dapl.runs.loading import load_run
+from dapl.serve.app import build_app
 
 from .conftest import Server, encoded, image
 
@@ -104,16 +108,13 @@ def test_own_names_are_answered(server: Server) -> None:
         {"Origin": "http://127.0.0.1:1"},
     ],
 )
-def test_pages_of_others_may_not_write(headers: dict[str, str], client: httpx.Client) -> None:
+def test_only_the_own_page_may_write(headers: dict[str, str], client: httpx.Client, server: Server) -> None:
     for method, path in (("PUT", "/api/marks/0"), ("DELETE", "/api/marks/0"), ("POST", "/api/explain?example=0")):
         response = client.request(method, path, headers=headers, json={"note": "x"} if method == "PUT" else None)
         assert response.status_code == 403
     assert client.get("/api/marks").json() == {"marks": []}
-
-
-def test_the_own_page_may(client: httpx.Client, server: Server) -> None:
-    headers = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
-    assert client.post("/api/explain?example=0", headers=headers).status_code == 200
+    own = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
+    assert client.post("/api/explain?example=0", headers=own).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/api/run", "/static/page.js", "/nothing", "/openapi.json"])
@@ -172,11 +173,6 @@ def test_only_images_may_be_large(server: Server, client: httpx.Client) -> None:
 
 
 def test_marks_that_cannot_be_written_are_said(run: Path) -> None:
-    from starlette.testclient import TestClient
-
-    from dapl.runs.loading import load_run
-    from dapl.serve.app import build_app
-
     with TestClient(build_app(load_run(run)), base_url="http://localhost") as client:
         shutil.rmtree(run)
         run.write_text("a file where the folder was")

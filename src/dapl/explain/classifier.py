@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError
-from dapl.config import DataSection
+from dapl.config import DataSection, ModelConfig
 from dapl.data.build import build_splits
 from dapl.data.images import read_image, rgb_of, upright
 from dapl.data.sample import Sample, class_index
@@ -26,7 +26,7 @@ from dapl.explain.draw import percentage
 from dapl.explain.evidence import ModelRecords, explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, localise
 from dapl.explain.parts import facts_of
-from dapl.explain.patches import NoPatches, PatchSource, RunPatches
+from dapl.explain.patches import PatchSource, RunPatches
 from dapl.models.contract import PrototypeModel
 from dapl.runs.loading import LoadedRun
 
@@ -93,20 +93,13 @@ class Classifier:
         self.model, self.known, self.about, self.data = model, known, about, data
         self.classes = list(known.classes)
         self.image_size, self.fit = image_size, fit
-        self.patches: PatchSource = patches or NoPatches()
+        self.patches = patches or PatchSource()
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> Classifier:
-        model, data = loaded.config.model, loaded.config.data
-        return cls(
-            loaded.model,
-            ModelRecords(loaded.classes, loaded.records),
-            data.image_size,
-            data.fit,
-            about(model.system, model.backbone.name, data.name),
-            RunPatches(loaded.config),
-            data,
-        )
+        config, data = loaded.config, loaded.config.data
+        known, words = ModelRecords(loaded.classes, loaded.records), about(config.model, data.name)
+        return cls(loaded.model, known, data.image_size, data.fit, words, RunPatches(config), data)
 
     def __repr__(self) -> str:
         kept = int(self.model.prototypes.kept.sum()) if len(self.model.prototypes) else 0
@@ -208,9 +201,9 @@ class Classifier:
         return fit(sample, self.image_size, self.fit)
 
 
-def about(system: str, backbone: str, data: str) -> str:
+def about(model: ModelConfig, data: str) -> str:
     """The model in a few words."""
-    return " · ".join(filter(None, (system, backbone, data)))
+    return " · ".join(filter(None, (model.system, model.backbone.name, data)))
 
 
 def _sample(image: ImageLike) -> Sample:

@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,23 +40,26 @@ _OVERLAY_SIDE = 75
 """Overlays are smooth: a third of the resolution of an image is enough for them, at a ninth of the bytes."""
 
 
-def jpeg_uri(image: Tensor, quality: int = 88) -> str:
-    """uint8 3×h×w as a JPEG."""
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    """The file of an image; ``kind`` and ``options`` as `PIL.Image.Image.save` takes them."""
     stream = io.BytesIO()
-    to_pil(image).save(stream, "JPEG", quality=quality)
-    return data_uri(stream.getvalue(), "jpeg")
+    image.save(stream, kind, **options)
+    return stream.getvalue()
 
 
-def overlay_uri(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> str:
+def jpeg(image: Tensor, quality: int = 88) -> bytes:
+    """uint8 3×h×w as a JPEG."""
+    return encoded(to_pil(image), "JPEG", quality=quality)
+
+
+def overlay(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> bytes:
     """A map h×w as a PNG that is transparent where the map is low; scaled to its own range."""
     step = -(-values.shape[-1] // _OVERLAY_SIDE)
     levels = levels_of(values[step // 2 :: step, step // 2 :: step])
     image = Image.fromarray(levels, mode="P")
     colours = palette(stops)
     image.putpalette(colours[:, :3].tobytes())
-    stream = io.BytesIO()
-    image.save(stream, "PNG", compress_level=1, transparency=colours[:, 3].tobytes())
-    return data_uri(stream.getvalue(), "png")
+    return encoded(image, "PNG", compress_level=1, transparency=colours[:, 3].tobytes())
 
 
 def data_uri(content: bytes, kind: str) -> str:

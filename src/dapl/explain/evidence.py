@@ -2,7 +2,7 @@
 
 Pure: a model and pixels in, plain data out. Every system of the zoo gives logit_c = Σ_j score_j · weight[j, c], so that
 the contribution of prototype j to class c is score_j · weight[j, c], and contributions add up to the logit. The fields
-of `Reason` are what the JSON file, the page and the web API say about a prototype: they are named and doc here.
+of `Reason` are what the JSON file, the page and the web API say about a prototype: they are named and described here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
+from dapl.explain.patches import Box, Patch, PatchSource
 from dapl.metrics.functional import upsample
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.contract import Output, PrototypeModel
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
-Box = tuple[int, int, int, int]
-"""Left, top, right, bottom in pixels, the last two exclusive."""
 BACKGROUND_BELOW = 0.5
 """A prototype is flagged when less of it than this lies on the object."""
 PERCENTILE = 95.0
@@ -171,6 +170,10 @@ class Explanation:
     heads: int
     """Number of heads; 1 where a system has none."""
     switched_off: tuple[int, ...] = ()
+    name: str = "image"
+    about: str = ""
+    """The model in a few words."""
+    patches: PatchSource = field(default_factory=PatchSource)
 
     @property
     def predicted(self) -> int:
@@ -184,6 +187,33 @@ class Explanation:
     def runner_up(self) -> int | None:
         """The class with the second highest logit; None where there is one class only."""
         return _two_best(self.logits)[1] if len(self.logits) > 1 else None
+
+    @property
+    def strongest(self) -> float:
+        """The largest |contribution| that is listed, which bars are drawn against."""
+        return max((abs(row.contribution) for e in self.classes for row in e.rows), default=0.0) or 1.0
+
+    @property
+    def with_attention(self) -> bool:
+        return any(row.attention is not None for evidence in self.classes for row in evidence.rows)
+
+    def close_up(self, row: Evidence) -> Patch | None:
+        """The training patch of a prototype with some of what is beside it; None where it is not at hand."""
+        patch = None if row.record is None else self.patches.patch(row.record)
+        return None if patch is None else patch.close_up()
+
+    def role(self, evidence: ClassEvidence) -> str:
+        """Why a class is explained."""
+        roles = {self.runner_up: "runner-up", self.predicted: "predicted"}
+        return roles.get(evidence.index, "asked for")
+
+    def notes(self, row: Evidence) -> tuple[list[str], list[str], list[str]]:
+        """What is said of a prototype beside its numbers: its head and part, whose it is, and what is the matter."""
+        head = [f"head {row.head}"] if self.heads > 1 else []
+        part = [row.part] if row.part else []
+        whose = [] if row.own else [f"of {', '.join(row.of)}"]
+        matter = {"background": row.background, "switched off": row.switched_off}
+        return head + part, whose, [text for text, so in matter.items() if so]
 
 
 @torch.no_grad()
@@ -202,8 +232,7 @@ def logits_of(model: PrototypeModel, done: ModelPass, switched_off: Collection[i
     silent = list(switched_off)
     check_index(silent, "prototype", len(model.prototypes))
     scores = done.output.scores.double().cpu()
-    if silent:
-        scores[:, silent] = 0
+    scores[:, silent] = 0
     return scores @ model.class_weights().double().cpu()
 
 

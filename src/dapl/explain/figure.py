@@ -7,9 +7,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from dapl.explain.described import DescribedExplanation
 from dapl.explain.draw import ATTENTION, blended, fitting_text, percentage, signed, to_pil
-from dapl.explain.evidence import Box, ClassEvidence, Evidence
+from dapl.explain.evidence import Box, ClassEvidence, Evidence, Explanation
 
 SCALE = 2
 """Pixels of the figure for one unit of its layout."""
@@ -18,7 +17,7 @@ _INK, _QUIET, _LINE, _FOR, _AGAINST, _WARN = "#1d1c1a", "#6a6761", "#d8d5ce", "#
 _BOX = "#ffe14d"
 
 
-def draw_figure(explanation: DescribedExplanation) -> Image.Image:
+def draw_figure(explanation: Explanation) -> Image.Image:
     tiles = 3 if explanation.with_attention else 2
     column = tiles * (_TILE + _GAP) + _TEXT
     rows = max(len(evidence.rows) for evidence in explanation.classes)
@@ -79,7 +78,7 @@ def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
-def _draw_head(canvas: _Canvas, explanation: DescribedExplanation, width: int) -> None:
+def _draw_head(canvas: _Canvas, explanation: Explanation, width: int) -> None:
     side = _HEAD - 30
     canvas.tile(_MARGIN, _MARGIN, to_pil(explanation.image), side=side)
     x, room = _MARGIN + side + 18, width - 2 * _MARGIN - side - 18
@@ -96,7 +95,7 @@ def _draw_head(canvas: _Canvas, explanation: DescribedExplanation, width: int) -
 
 def _draw_class(
     canvas: _Canvas,
-    explanation: DescribedExplanation,
+    explanation: Explanation,
     evidence: ClassEvidence,
     left: int,
     top: int,
@@ -105,12 +104,9 @@ def _draw_class(
 ) -> None:
     canvas.text(left, top, evidence.name, 15, bold=True, room=width)
     canvas.text(left, top + 20, f"{percentage(evidence.probability)}, logit {signed(evidence.logit)}", 11, _QUIET)
-    heads = (
-        ("this region …", "… with values from …", "… looks like this patch")
-        if tiles == 3
-        else ("this region …", "… looks like this patch")
-    )
-    for number, text in enumerate((*heads, "similarity × weight = contribution")):
+    attention = ["… with values from …"] if tiles == 3 else []
+    heads = ["this region …", *attention, "… looks like this patch", "similarity × weight = contribution"]
+    for number, text in enumerate(heads):
         canvas.text(left + number * (_TILE + _GAP), top + 42, text, 9, _QUIET, room=_TEXT if number == tiles else _TILE)
     for number, row in enumerate(evidence.rows):
         _draw_row(canvas, explanation, row, left, top + _TITLE + number * (_TILE + _GAP), tiles)
@@ -125,9 +121,7 @@ def _draw_class(
     canvas.text(x, bottom + 25, signed(evidence.logit), 12, bold=True)
 
 
-def _draw_row(
-    canvas: _Canvas, explanation: DescribedExplanation, row: Evidence, left: int, top: int, tiles: int
-) -> None:
+def _draw_row(canvas: _Canvas, explanation: Explanation, row: Evidence, left: int, top: int, tiles: int) -> None:
     canvas.tile(left, top, blended(explanation.image, row.heat), row.box)
     if tiles == 3 and row.attention is not None:
         canvas.tile(left + _TILE + _GAP, top, blended(explanation.image, row.attention, ATTENTION))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
-from dapl.explain.described import DescribedExplanation
-from dapl.explain.draw import ATTENTION, jpeg_uri, overlay_uri, percentage, templates
+from dapl.explain.draw import ATTENTION, data_uri, jpeg, overlay, percentage, templates
 from dapl.explain.evidence import Box, ClassEvidence, Evidence, Explanation, Reason, doc
+from dapl.explain.figure import draw_figure
 from dapl.explain.patches import Patch, PatchSource
 
 FORMATS = ("html", "png", "json")
@@ -47,8 +47,8 @@ class ShownReason(Reason):
 
 
 @dataclass(frozen=True, repr=False)
-class LocalExplanation(DescribedExplanation):
-    """Why an image got its label; it knows the image's name and where the training patches of the prototypes are.
+class LocalExplanation(Explanation):
+    """Why an image got its label, as it is shown and saved.
 
     >>> why = model.explain("bird.jpg")                   # doctest: +SKIP
     >>> why                                               # doctest: +SKIP
@@ -79,46 +79,37 @@ class LocalExplanation(DescribedExplanation):
         if kind not in FORMATS:
             raise DaplError(f"{path}: an explanation is saved as .html, .png or .json.")
         try:
-            self._write(path, kind)
+            if kind == "html":
+                write_text(path, self.html())
+            elif kind == "json":
+                write_json(path, self.to_json())
+            else:
+                with replacing(path) as temporary:
+                    draw_figure(self).save(temporary, format="PNG", dpi=(200, 200))
         except OSError as error:
             raise DaplError(f"{path}: cannot be written ({error.strerror or error}); name another file.") from error
         return path
-
-    def _write(self, path: Path, kind: str) -> None:
-        if kind == "html":
-            write_text(path, self.html())
-        elif kind == "json":
-            write_json(path, self.to_json())
-        else:
-            from dapl.explain.figure import draw_figure
-
-            with replacing(path) as temporary:
-                draw_figure(self).save(temporary, format="PNG", dpi=(200, 200))
 
     def html(self) -> str:
         """One page with everything inside."""
         best = self.probabilities.argsort(descending=True, stable=True)[:_BARS].tolist()
         drawn: dict[int, dict[str, Any]] = {}  # what is shown of a prototype whatever the class is drawn once
-        return (
-            templates("dapl.explain")
-            .get_template("local.html.j2")
-            .render(
-                why=self,
-                bars=[(self.class_names[c], float(self.probabilities[c])) for c in best],
-                size=int(self.image.shape[-1]),
-                image=Markup(jpeg_uri(self.image, quality=92)),
-                classes=[(evidence, [self._shown(row, drawn) for row in evidence.rows]) for evidence in self.classes],
-            )
+        template = templates("dapl.explain").get_template("local.html.j2")
+        return template.render(
+            why=self,
+            bars=[(self.class_names[c], float(self.probabilities[c])) for c in best],
+            size=int(self.image.shape[-1]),
+            image=_address(jpeg(self.image, quality=92), "jpeg"),
+            classes=[(evidence, [self._shown(row, drawn) for row in evidence.rows]) for evidence in self.classes],
         )
 
     def _shown(self, row: Evidence, drawn: dict[int, dict[str, Any]]) -> ShownReason:
-        """Addresses of images are long, and made of letters that need no escaping."""
         if row.prototype not in drawn:
             patch = self.close_up(row)
             drawn[row.prototype] = {
-                "heat": Markup(overlay_uri(row.heat)),
-                "attention": None if row.attention is None else Markup(overlay_uri(row.attention, ATTENTION)),
-                "patch": None if patch is None else ShownPatch.of(patch, Markup(jpeg_uri(patch.image))),
+                "heat": _address(overlay(row.heat), "png"),
+                "attention": None if row.attention is None else _address(overlay(row.attention, ATTENTION), "png"),
+                "patch": None if patch is None else ShownPatch.of(patch, _address(jpeg(patch.image), "jpeg")),
             }
         return ShownReason(**row.facts(), **drawn[row.prototype])
 
@@ -162,13 +153,16 @@ def localise(
     explanation: Explanation, name: str, about: str, patches: PatchSource, with_parts: bool
 ) -> LocalExplanation:
     """``with_parts``: name the part that a prototype's own patch shows, where the image itself names none."""
-    values = {field.name: getattr(explanation, field.name) for field in fields(Explanation)}
+    classes = explanation.classes
     if with_parts:
-        values["classes"] = [
-            replace(evidence, rows=[_with_source_part(row, patches) for row in evidence.rows])
-            for evidence in explanation.classes
-        ]
-    return LocalExplanation(**values, name=name, about=about, patches=patches)
+        classes = [replace(one, rows=[_with_source_part(row, patches) for row in one.rows]) for one in classes]
+    known = {"classes": classes, "name": name, "about": about, "patches": patches}
+    return LocalExplanation(**vars(explanation) | known)
+
+
+def _address(content: bytes, kind: str) -> Markup:
+    """Long, and made of letters that need no escaping."""
+    return Markup(data_uri(content, kind))
 
 
 def _with_source_part(row: Evidence, patches: PatchSource) -> Evidence:

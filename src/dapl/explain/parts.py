@@ -35,7 +35,8 @@ def facts_of(sample: Sample, names: Sequence[str]) -> ImageFacts:
     """What a sample, fitted to the model's size, has annotated: its part masks, else discs around its keypoints."""
     mask = None if sample.mask is None else sample.mask.as_subclass(Tensor).bool()
     if sample.part_masks is not None and names:
-        return _with_parts(sample.part_masks.as_subclass(Tensor).bool(), None, mask, names)
+        parts = sample.part_masks.as_subclass(Tensor).bool()
+        return ImageFacts(mask, parts, visible_parts(parts), names)
     if sample.keypoints is None or not names:
         return ImageFacts(mask, names=names)
     points = sample.keypoints.as_subclass(Tensor)
@@ -43,7 +44,7 @@ def facts_of(sample: Sample, names: Sequence[str]) -> ImageFacts:
     box = None if sample.box is None else sample.box.as_subclass(Tensor)[0]
     soft = None if mask is None else mask.float()
     parts = part_masks(points, seen, (sample.image.shape[-2], sample.image.shape[-1]), boxes=box, masks=soft)
-    return _with_parts(parts, seen, mask, names)
+    return ImageFacts(mask, parts, visible_parts(parts, seen), names)
 
 
 def nearest_part(
@@ -64,10 +65,6 @@ def nearest_part(
     if not bool(near.any()):
         return None
     return names[int(distance.norm(dim=1).masked_fill(~near, torch.inf).argmin())]
-
-
-def _with_parts(parts: Tensor, seen: Tensor | None, mask: Tensor | None, names: Sequence[str]) -> ImageFacts:
-    return ImageFacts(mask, parts, visible_parts(parts, seen), names)
 
 
 def name_parts(regions: Tensor, facts: ImageFacts | None) -> list[str | None]:

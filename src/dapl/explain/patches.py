@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,7 +12,6 @@ from torch import Tensor
 from dapl.batches.cache import (
     AnnotationReader,
     Annotations,
-    Pixels,
     base_rows,
     load_pixels,
     open_annotations,
@@ -25,12 +22,12 @@ from dapl.common.errors import DaplError
 from dapl.common.files import expand_path
 from dapl.config import Config
 from dapl.data.build import build_splits
-from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
-from dapl.explain.evidence import Box
 from dapl.explain.parts import nearest_part
 from dapl.runs.records import PrototypeRecord
 
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom in pixels, the last two exclusive."""
 _REGION_SIDE = 0.05**0.5
 """Side of a square that holds the pixels above the 95th percentile, as a share of the image's."""
 _REMEMBERED = 256
@@ -46,7 +43,7 @@ class Patch:
     image: Tensor
     """uint8 3×h×w: the whole image as the model sees it, or the patch alone."""
     box: Box | None
-    """Left, top, right, bottom of the prototype's region in it; None where the image is the patch."""
+    """The prototype's region in it; None where the image is the patch."""
     whole: bool = False
     """Whether the image is all that the model saw, so that a close-up shows more."""
 
@@ -63,32 +60,22 @@ class Patch:
         return Patch(cut, (max(0, left - x), max(0, top - y), min(side, right - x), min(side, bottom - y)))
 
 
-class PatchSource(Protocol):
-    """Where the patches of prototypes are had from."""
+class PatchSource:
+    """Where the patches of prototypes are had from; this one is for a model whose training images are not at hand."""
 
-    problem: str | None
+    problem: str | None = None
     """Why patches could not be had, for a person to read; None as long as nothing went wrong."""
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
         """None for a prototype that was not projected, or whose image is not at hand."""
+        return None
 
     def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
         """The annotated part that the patch shows; None where none is known. ``grid``: H and W of the feature grid."""
-
-
-class NoPatches:
-    """For a model whose training images are not at hand."""
-
-    problem: str | None = None
-
-    def patch(self, record: PrototypeRecord) -> Patch | None:
-        return None
-
-    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
         return None
 
 
-class RunPatches:
+class RunPatches(PatchSource):
     """From the training images of a run: those decoded already where the cache has them, else from their files.
 
     The data set is opened when the first patch is asked for. Where it is not at hand any more there are no patches, and
@@ -97,7 +84,6 @@ class RunPatches:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.problem: str | None = None
         self._remembered: dict[int, tuple[Tensor, Annotations]] = {}
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
@@ -110,21 +96,20 @@ class RunPatches:
     def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
         """The part nearest to the patch, within a square as large as a region is: that itself takes a model pass."""
         source = self._source(record)
-        if source is None or record.location is None:
+        if source is None or record.location is None or self._training is None:
             return None
-        assert self._dataset is not None
         size = self.config.data.image_size
         y, x = ((cell + 0.5) * size / cells for cell, cells in zip(record.location, grid, strict=True))
-        return nearest_part(source[1], (x, y), _REGION_SIDE * size / 2, self._dataset.parts)
+        return nearest_part(source[1], (x, y), _REGION_SIDE * size / 2, self._training.dataset.parts)
 
     def _source(self, record: PrototypeRecord) -> tuple[Tensor, Annotations] | None:
         """Image and annotations; the last ones are remembered, for both are asked for and prototypes come again."""
-        if record.image is None or self._dataset is None or record.image not in self._rows:
+        if record.image is None or self._training is None or record.image not in self._training.rows:
             return None
-        row = self._rows[record.image]
+        row = self._training.rows[record.image]
         if row not in self._remembered:
             try:
-                self._remembered[row] = self._read(row)
+                self._remembered[row] = self._training.read(row)
             except DaplError as error:
                 self.problem = self.problem or str(error)
                 return None
@@ -132,51 +117,38 @@ class RunPatches:
                 del self._remembered[next(iter(self._remembered))]
         return self._remembered[row]
 
-    def _read(self, row: int) -> tuple[Tensor, Annotations]:
-        if self._pixels is not None and self._annotations is not None:
-            return torch.from_numpy(np.array(self._pixels.images[row])), self._annotations.rows([row])
-        assert self._dataset is not None
-        data = self.config.data
-        sample = fit(self._dataset[row], data.image_size, data.fit)
-        return sample.image.as_subclass(Tensor), stacked([self._reader.arrays(sample)], data.image_size)
-
     @cached_property
-    def _dataset(self) -> Dataset | None:
-        """All images that training and validation were taken from."""
+    def _training(self) -> _TrainingImages | None:
         try:
-            return base_rows(build_splits(self.config.data).train)[0]
+            return _TrainingImages(self.config)
         except DaplError as error:
             self.problem = f"without the training images of the prototypes: {error}"
             return None
 
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        assert self._dataset is not None
-        return {name: row for row, name in enumerate(self._dataset.names)}
 
-    @cached_property
-    def _key(self) -> tuple[Path, str]:
-        """Folder and key of the cache."""
-        assert self._dataset is not None
-        data = self.config.data
-        folder = expand_path(self.config.cache.folder, "cache.folder")
-        return folder, pixels_key(self._dataset, data.image_size, data.fit)
+class _TrainingImages:
+    """All images that training and validation were taken from, with their annotations.
 
-    @cached_property
-    def _pixels(self) -> Pixels | None:
-        """Only what is there: to decode all images for the sake of a few would take longer than those few."""
-        assert self._dataset is not None
-        folder, key = self._key
-        needed = ["images", "masks"] if self._dataset.has_masks else ["images"]
-        if not all((folder / f"{key}-{kind}.npy").exists() for kind in needed):
-            return None
-        return load_pixels(self._dataset, self.config.data.image_size, self.config.data.fit, folder)
+    The cache is only read: to decode all images for the sake of a few would take longer than those few.
+    """
 
-    @cached_property
-    def _annotations(self) -> Annotations | None:
-        return open_annotations(*self._key, self.config.data.image_size)
+    def __init__(self, config: Config) -> None:
+        self.data = data = config.data
+        self.dataset = dataset = base_rows(build_splits(data).train)[0]
+        self.rows = {name: row for row, name in enumerate(dataset.names)}
+        folder = expand_path(config.cache.folder, "cache.folder")
+        key = pixels_key(dataset, data.image_size, data.fit)
+        needed = ["images", "masks"] if dataset.has_masks else ["images"]
+        decoded = all((folder / f"{key}-{kind}.npy").exists() for kind in needed)
+        self._pixels = load_pixels(dataset, data.image_size, data.fit, folder) if decoded else None
+        self._annotations = open_annotations(folder, key, data.image_size)
+
+    def read(self, row: int) -> tuple[Tensor, Annotations]:
+        if self._pixels is not None and self._annotations is not None:
+            return torch.from_numpy(np.array(self._pixels.images[row])), self._annotations.rows([row])
+        sample = fit(self.dataset[row], self.data.image_size, self.data.fit)
+        return sample.image.as_subclass(Tensor), stacked([self._reader.arrays(sample)], self.data.image_size)
 
     @cached_property
     def _reader(self) -> AnnotationReader:
-        assert self._dataset is not None
-        return AnnotationReader(self._dataset, self.config.data.image_size, self.config.data.fit)
+        return AnnotationReader(self.dataset, self.data.image_size, self.data.fit)

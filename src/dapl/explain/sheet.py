@@ -82,17 +82,12 @@ def render_sources(
 
 def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, tile: int) -> Image.Image:
     """image uint8 3×S×S, dimmed outside region (bool S×S), whose outline tells how the prototype is grounded."""
-    lit = spotlight(image, region)
+    lit = to_pil((image * torch.where(region, 1.0, 0.5)).round().to(torch.uint8))
     if not record.kept:
         lit = lit.convert("L").convert("RGB")
     pixels = np.array(lit)
     pixels[outline(region).numpy()] = _GREY if not record.kept else _RED if record.grounded is False else _GREEN
     return Image.fromarray(pixels).resize((tile, tile), Image.Resampling.LANCZOS)
-
-
-def spotlight(image: Tensor, region: Tensor, dimmed: float = 0.5) -> Image.Image:
-    """The image as it is inside the region, darker outside."""
-    return to_pil((image * torch.where(region, 1.0, dimmed)).round().to(torch.uint8))
 
 
 def write_sheet(folder: Path, config: Config | None = None) -> Path:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from dapl.batches.run_data import RunData
@@ -24,6 +21,7 @@ from dapl.data.images import read_image
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
 from dapl.evaluation.protocol import one_of
+from dapl.explain.draw import encoded, to_pil
 from dapl.explain.patches import RunPatches
 from dapl.explain.sheet import prototype_sheet
 from dapl.export.folder import ONNX, ExportConfig, ExportData, check_replaceable, take_images
@@ -32,7 +30,6 @@ from dapl.export.onnx_file import check_packages, write_onnx
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
-from dapl.runs.run import Run
 
 FORMATS = ("onnx", "hub")
 CHECKED = 16
@@ -93,14 +90,8 @@ def exported_model(loaded: LoadedRun) -> ExportedModel:
     if len(loaded.model.prototypes):
         size = loaded.config.data.image_size
         images = take_images(loaded.records, RunPatches(loaded.config), _grid(loaded.model, size))
-    return ExportedModel(
-        loaded.model,
-        export_config(loaded),
-        list(loaded.records),
-        images,
-        _metrics(loaded.run),
-        _wall(loaded) if images else None,
-    )
+    wall, metrics = _wall(loaded) if images else None, loaded.run.evaluation() or None
+    return ExportedModel(loaded.model, export_config(loaded), list(loaded.records), images, metrics, wall)
 
 
 def export_config(loaded: LoadedRun) -> ExportConfig:
@@ -150,23 +141,10 @@ def _grid(model: PrototypeModel, size: int) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _metrics(run: Run) -> dict[str, Any] | None:
-    try:
-        found = json.loads(run.evaluation_file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise DaplError(f"{run.evaluation_file}: not JSON; `dapl evaluate {run.folder}` writes it anew.") from error
-    return found if isinstance(found, dict) else None
-
-
 def _wall(loaded: LoadedRun) -> bytes:
     """The run's contact sheet, which training drew, or a fresh one; written anew so that it is a PNG and no more."""
     try:
-        pixels = read_image(loaded.run.sheet_file).permute(1, 2, 0).numpy()
-        sheet = Image.fromarray(pixels)
+        sheet = to_pil(read_image(loaded.run.sheet_file))
     except DaplError:
         sheet = prototype_sheet(loaded, RunData(loaded.config, SingleProcess(), Reporter(quiet=True)))
-    stream = io.BytesIO()
-    sheet.save(stream, format="PNG", optimize=True)
-    return stream.getvalue()
+    return encoded(sheet, "PNG", optimize=True)

@@ -17,19 +17,20 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
-from dapl.explain.patches import Patch, PatchSource
+from dapl.explain.draw import encoded, to_pil
+from dapl.explain.patches import Box, Patch, PatchSource
 from dapl.runs.records import PrototypeRecord
 
 FORMAT = 1
@@ -41,23 +42,18 @@ LARGEST = 160
 QUALITY = 88
 MAX_BYTES = 1 << 20
 """An image of an export that is larger was not made by us."""
-Box = tuple[int, int, int, int]
 
 
-class ExportData(BaseModel):
+class ExportData(BaseModel, frozen=True):
     """How an image is brought to the model; the fields are called as in the data section of a config."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str = Field("", description="Name of the data set that the model was trained on.")
     image_size: int = Field(ge=2, le=4096)
     fit: Literal["stretch", "crop", "pad"]
 
 
-class ExportConfig(BaseModel):
+class ExportConfig(BaseModel, frozen=True):
     """config.json. What is not known is ignored: the hub and newer versions may add fields."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     format: Literal[1] = 1
     library_name: Literal["dapl"] = "dapl"
@@ -69,10 +65,8 @@ class ExportConfig(BaseModel):
     std: list[float] = Field(min_length=3, max_length=3, description="Divided by after that.")
 
 
-class PatchRecord(BaseModel):
+class PatchRecord(BaseModel, frozen=True):
     """An image in prototypes/."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     index: int = Field(ge=0)
     box: Box | None = Field(None, description="The prototype's region in its image, in pixels.")
@@ -82,16 +76,8 @@ class PatchRecord(BaseModel):
 class ExportRecords(BaseModel):
     """prototypes.json."""
 
-    model_config = ConfigDict(extra="ignore")
-
     prototypes: list[PrototypeRecord] = []
     patches: list[PatchRecord] = []
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "prototypes": [asdict(record) for record in self.prototypes],
-            "patches": [patch.model_dump(mode="json") for patch in self.patches],
-        }
 
 
 def image_name(prototype: int) -> str:
@@ -161,12 +147,11 @@ class ExportedImage:
     """The annotated part that it shows."""
 
 
-class ExportedPatches:
-    """Patches from the images of an export: a `dapl.explain.patches.PatchSource`."""
+class ExportedPatches(PatchSource):
+    """Patches from the images of an export."""
 
     def __init__(self, images: Mapping[int, ExportedImage]) -> None:
         self.images = images
-        self.problem: str | None = None
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
         image = self.images.get(record.index)
@@ -196,7 +181,7 @@ def take_images(
 
 
 def _encoded(patch: Patch, part: str | None) -> ExportedImage:
-    image = Image.fromarray(patch.image.permute(1, 2, 0).contiguous().numpy())
+    image = to_pil(patch.image)
     box, longer = patch.box, max(image.size)
     if longer > LARGEST:
         scale = LARGEST / longer
@@ -206,9 +191,7 @@ def _encoded(patch: Patch, part: str | None) -> ExportedImage:
         if box is not None:
             left, top, right, bottom = (round(side * scale) for side in box)
             box = (left, top, right, bottom)
-    stream = io.BytesIO()
-    image.save(stream, format="JPEG", quality=QUALITY, subsampling=0, optimize=True)
-    return ExportedImage(stream.getvalue(), box, part)
+    return ExportedImage(encoded(image, "JPEG", quality=QUALITY, subsampling=0, optimize=True), box, part)
 
 
 def decoded(jpeg: bytes, prototype: int) -> Tensor:

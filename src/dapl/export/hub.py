@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -122,15 +123,9 @@ class ExportedModel:
     @cached_property
     def classifier(self) -> Classifier:
         """With ``predict`` and ``explain``."""
-        model, data = self.config.model, self.config.data
-        return Classifier(
-            self.model,
-            ModelRecords(self.classes, self.records),
-            data.image_size,
-            data.fit,
-            about(model.system, model.backbone.name, data.name),
-            self.patches,
-        )
+        known, data = ModelRecords(self.classes, self.records), self.config.data
+        words = about(self.config.model, data.name)
+        return Classifier(self.model, known, data.image_size, data.fit, words, self.patches)
 
     def predict(self, image: Any, **options: Any) -> Any:
         """As `dapl.explain.classifier.Classifier.predict`."""
@@ -155,7 +150,8 @@ class ExportedModel:
         (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
         write_json(folder / CONFIG, self.config.model_dump(mode="json"))
         shown = [PatchRecord(index=j, box=p.box, part=p.part) for j, p in sorted(self.images.items())]
-        write_json(folder / RECORDS, ExportRecords(prototypes=self.records, patches=shown).to_json())
+        records = ExportRecords(prototypes=self.records, patches=shown)
+        write_json(folder / RECORDS, records.model_dump(mode="json"))
         (folder / IMAGES).mkdir(exist_ok=True)
         for index, exported in self.images.items():
             (folder / IMAGES / image_name(index)).write_bytes(exported.jpeg)
@@ -180,8 +176,6 @@ class ExportedModel:
 
     def push_to_hub(self, name: str, private: bool = False) -> str:
         """Save to a temporary folder and upload that; returns the address."""
-        import tempfile
-
         with tempfile.TemporaryDirectory() as folder:
             return push_folder(self.save_pretrained(Path(folder) / "model"), name, private)
 
@@ -206,7 +200,11 @@ def load_exported(folder: Path | str) -> ExportedModel:
     model = build_model(config.model, len(config.classes), pretrained=False)
     restore_model(model, _read_weights(folder / WEIGHTS), folder / WEIGHTS)
     _set_normalisation(model, config)
-    _check_records(records, model, folder)
+    indices, count = [record.index for record in records.prototypes], len(model.prototypes)
+    if indices and indices != list(range(count)):
+        raise DaplError(
+            f"{folder / RECORDS}: does not list the {count} prototypes of the model in order; export the run anew."
+        )
     metrics = read_json(folder / METRICS) if (folder / METRICS).exists() else None
     return ExportedModel(
         model.eval().requires_grad_(False),
@@ -232,14 +230,6 @@ def _set_normalisation(model: PrototypeModel, config: ExportConfig) -> None:
         own = getattr(model.backbone, name, None)
         if isinstance(own, Tensor):
             own.copy_(torch.tensor(values).view_as(own))
-
-
-def _check_records(records: ExportRecords, model: PrototypeModel, folder: Path) -> None:
-    count = len(model.prototypes)
-    if records.prototypes and [record.index for record in records.prototypes] != list(range(count)):
-        raise DaplError(
-            f"{folder / RECORDS}: does not list the {count} prototypes of the model in order; export the run anew."
-        )
 
 
 def _read_images(folder: Path, patches: Sequence[PatchRecord]) -> dict[int, ExportedImage]:

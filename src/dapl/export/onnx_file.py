@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,11 +210,10 @@ def open_session(path: Path | str) -> onnxruntime.InferenceSession:
 
 def _batches(images: Tensor) -> Iterator[Tensor]:
     """All images, in batches of the sizes of `BATCHES` in turn."""
-    start, turn = 0, 0
-    while start < len(images):
-        step = BATCHES[turn % len(BATCHES)]
-        yield images[start : start + step]
-        start, turn = start + step, turn + 1
+    sizes = cycle(BATCHES)
+    while len(images):
+        batch, images = images.tensor_split([next(sizes)])
+        yield batch
 
 
 def _differences(given: np.ndarray, expected: np.ndarray) -> tuple[float, float]:

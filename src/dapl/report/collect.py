@@ -16,15 +16,15 @@ from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import hand_over
 from dapl.data.sample import Splits
+from dapl.evaluation import evaluate
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics.registry import HEADLINES
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
-from dapl.report.entries import FLAGS, Walls, counts, members, offenders
+from dapl.report.entries import Walls, flag_counts, members, offenders
 from dapl.report.facts import (
     class_numbers,
     curves,
-    evaluation_of,
     model_facts,
     name_of,
     not_measured,
@@ -83,10 +83,17 @@ def collect(
     if images < 1:
         raise DaplError(f"images: is {images}; each prototype must be shown on one image or more.")
     run = Run.open(Path(folder))
-    config = _one_process(config or run.config())
+    config = config or run.config()
+    config = config.model_copy(update={"runtime": config.runtime.model_copy(update={"devices": 1, "nodes": 1})})
     hand_over(config.data, splits)
     reporter = Reporter(quiet)
-    evaluation = evaluation_of(run) or _evaluate(run, config, splits, quiet)
+    try:
+        evaluation = run.evaluation()
+    except DaplError:
+        evaluation = {}
+    if not evaluation:
+        evaluate(run.folder, config=config, quiet=quiet, splits=splits)
+        evaluation = run.evaluation()
     loaded = load_run(run.folder, config=config)
     split: Split = evaluation["protocol"].get("split", "test")
     processes = make_processes(config)
@@ -94,29 +101,25 @@ def collect(
     return _Collecting(loaded, run_data, split, _protocol(evaluation), evaluation, images, reporter).report()
 
 
+@dataclass
 class _Collecting:
-    def __init__(
-        self,
-        loaded: LoadedRun,
-        run_data: RunData,
-        split: Split,
-        protocol: EvaluationProtocol,
-        evaluation: dict[str, Any],
-        shown_on: int,
-        reporter: Reporter,
-    ) -> None:
-        self.loaded, self.run_data, self.split, self.protocol = loaded, run_data, split, protocol
-        self.evaluation, self.shown_on, self.reporter = evaluation, shown_on, reporter
-        self.model: PrototypeModel = loaded.model
-        run = loaded.run
-        self.sums = cached_sums(
-            run.evaluation_folder / "split_sums.json", run.best, self.model, run_data, split, protocol, reporter
-        )
+    loaded: LoadedRun
+    run_data: RunData
+    split: Split
+    protocol: EvaluationProtocol
+    evaluation: dict[str, Any]
+    shown_on: int
+    reporter: Reporter
+
+    def __post_init__(self) -> None:
+        self.model: PrototypeModel = self.loaded.model
+        self.sums = cached_sums(self.loaded, self.run_data, self.split, self.protocol, self.reporter)
 
     def report(self) -> Report:
         run, config, evaluation = self.loaded.run, self.loaded.config, self.evaluation
         entries, classes, images = self._walls() if len(self.model.prototypes) else ([], self._classes(), {})
-        rows = number_rows(evaluation)
+        rows, records = number_rows(evaluation), self.loaded.records
+        lost = {entry["prototype"] for entry in entries if entry["source"] and entry["source"]["tile"] is None}
         data = {
             "run": name_of(run.folder.resolve().name),
             "split": self.split,
@@ -135,11 +138,11 @@ class _Collecting:
             "classes": classes,
             "prototypes": entries,
             "offenders": offenders(entries),
-            "flags": [{"name": flag, "text": text, "count": counts(entries)[flag]} for flag, text in FLAGS.items()],
+            "flags": flag_counts(entries),
             "parts": sorted({entry["part"] for entry in entries if entry["part"]}),
             "heads_count": self.model.prototypes.groups,
-            "counts": self._counts(),
-            "notes": _notes(entries),
+            "counts": {"prototypes": len(records), "kept": sum(record.kept for record in records)},
+            "notes": [f"The training images of {len(lost)} prototypes are not at hand."] if lost else [],
         }
         return Report(data, images)
 
@@ -176,8 +179,7 @@ class _Collecting:
 
     def _classes(self) -> list[dict[str, Any]]:
         measured = class_numbers(self.loaded.run)
-        right = self.sums.confusion.diagonal()
-        images = self.sums.confusion.sum(1)
+        right, images = self.sums.confusion.diagonal(), self.sums.confusion.sum(1)
         return [
             {
                 "name": name,
@@ -214,10 +216,6 @@ class _Collecting:
             "real": self.model.prototypes.groups > 1,
         }
 
-    def _counts(self) -> dict[str, int]:
-        records = self.loaded.records
-        return {"prototypes": len(records), "kept": sum(record.kept for record in records)}
-
     def _protocol_line(self) -> str:
         used, protocol = self.evaluation["protocol"], self.protocol
         line = f"{used.get('data', '')}, {self.split}: {used['images']:,} images"
@@ -228,24 +226,8 @@ class _Collecting:
         return f"{line}. 95 % intervals from {protocol.resamples:,} resamples."
 
 
-def _notes(entries: list[dict[str, Any]]) -> list[str]:
-    lost = {entry["prototype"] for entry in entries if entry["source"] and entry["source"]["tile"] is None}
-    return [f"The training images of {len(lost)} prototypes are not at hand."] if lost else []
-
-
 def _table(values: Tensor) -> list[list[float | None]]:
     return [[rounded(value, 3) for value in row] for row in values.tolist()]
-
-
-def _one_process(config: Config) -> Config:
-    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"devices": 1, "nodes": 1})})
-
-
-def _evaluate(run: Run, config: Config, splits: Splits | None, quiet: bool) -> dict[str, Any]:
-    from dapl.evaluation import evaluate
-
-    evaluate(run.folder, config=config, quiet=quiet, splits=splits)
-    return evaluation_of(run)
 
 
 def _protocol(evaluation: dict[str, Any]) -> EvaluationProtocol:

@@ -160,15 +160,12 @@ def offenders(entries: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any
 
 def _least(counted: Sequence[tuple[int, dict[str, Any]]], flag: str, keys: Sequence[str]) -> list[dict[str, Any]]:
     """The prototypes with a flag that lie least on the object, by the first of the shares that is known."""
-
-    def share(entry: dict[str, Any]) -> float | None:
-        return next((entry["foreground"][key] for key in keys if entry["foreground"][key] is not None), None)
-
-    worst = sorted(
-        ((_or_one(share(entry)), number, share(entry)) for number, entry in counted if flag in entry["flags"]),
-        key=lambda found: found[:2],
-    )
-    return [{"entry": number, "value": value} for _, number, value in worst[:WORST]]
+    found = []
+    for number, entry in counted:
+        if flag in entry["flags"]:
+            shares = (entry["foreground"][key] for key in keys)
+            found.append({"entry": number, "value": next((share for share in shares if share is not None), None)})
+    return sorted(found, key=lambda one: _or_one(one["value"]))[:WORST]
 
 
 def _duplicates(counted: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -187,7 +184,7 @@ def _or_one(value: float | None) -> float:
     return 1.0 if value is None else value
 
 
-def counts(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Number of prototypes with each flag; one of several classes counts once."""
+def flag_counts(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each flag means and how many prototypes have it; one of several classes counts once."""
     found = {flag: {entry["prototype"] for entry in entries if flag in entry["flags"]} for flag in FLAGS}
-    return {flag: len(prototypes) for flag, prototypes in found.items()}
+    return [{"name": flag, "text": text, "count": len(found[flag])} for flag, text in FLAGS.items()]

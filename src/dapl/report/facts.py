@@ -60,10 +60,9 @@ SYSTEMS = {
 def model_facts(run: Run, config: Config, prototypes: int, classes: int) -> dict[str, Any]:
     """System, backbone and size, as pairs of name and text."""
     model = config.model
-    facts = _optional_json(run.model_file)
-    lines = [("system", SYSTEMS.get(model.system, model.system)), ("backbone", model.backbone.name)]
+    system, facts = SYSTEMS.get(model.system, model.system), _optional_json(run.model_file)
     stages = ", ".join(str(stage).replace("-", "−") for stage in model.backbone.stages)
-    lines.append(("feature stages", stages))
+    lines = [("system", system), ("backbone", model.backbone.name), ("feature stages", stages)]
     names = {
         "heads": "heads",
         "head_dim": "width of a head",
@@ -74,7 +73,7 @@ def model_facts(run: Run, config: Config, prototypes: int, classes: int) -> dict
     lines += [("classes", f"{classes:,}"), ("prototypes", f"{prototypes:,}")]
     said = {name for name, _ in lines}
     lines += [(name.replace("_", " "), _short(value)) for name, value in facts.items() if name not in said]
-    return {"system": SYSTEMS.get(model.system, model.system), "backbone": model.backbone.name, "lines": lines}
+    return {"system": system, "backbone": model.backbone.name, "lines": lines}
 
 
 def training_facts(run: Run, config: Config) -> dict[str, Any]:
@@ -104,15 +103,8 @@ def _stages(run: Run, config: Config) -> list[dict[str, Any]]:
         settings = ", ".join(
             f"{key.replace('_', ' ')} {_short(value)}" for key, value in fields.items() if value and value != "none"
         )
-        seconds = took.get(number)
-        shown.append(
-            {
-                "name": name.replace("_", " "),
-                "epochs": epochs,
-                "settings": settings,
-                "seconds": None if seconds is None else rounded(seconds, 1),
-            }
-        )
+        name, seconds = name.replace("_", " "), rounded(took.get(number), 1)
+        shown.append({"name": name, "epochs": epochs, "settings": settings, "seconds": seconds})
     return shown
 
 
@@ -139,17 +131,12 @@ def number_rows(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
 
 def class_numbers(run: Run) -> dict[str, dict[str, float | None]]:
     """metrics/per_class.csv by class; empty where it is not there."""
-    return {row.pop("class"): {k: _value(v) for k, v in row.items()} for row in _table(run, "per_class.csv")}
-
-
-def evaluation_of(run: Run) -> dict[str, Any]:
-    """metrics.json; {} where it is not there or not what `dapl evaluate` writes."""
-    found = _optional_json(run.evaluation_file)
-    if not {"protocol", "numbers"} <= found.keys():
+    path = run.evaluation_folder / "per_class.csv"
+    if not path.is_file():
         return {}
-    protocol = found["protocol"]
-    protocol["images"] = protocol.get("images", protocol.get("pictures", 0))  # the key of older runs
-    return found
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {row.pop("class"): {name: float(text) if text else None for name, text in row.items()} for row in rows}
 
 
 def not_measured(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
@@ -161,21 +148,7 @@ def not_measured(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _number(name: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    return shown(name, value, digits=3)
-
-
-def _table(run: Run, name: str) -> list[dict[str, str]]:
-    path = run.evaluation_folder / name
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _value(text: str) -> float | None:
-    return float(text) if text else None
+    return "–" if value is None else shown(name, value, digits=3)
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

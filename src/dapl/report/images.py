@@ -6,7 +6,6 @@ per class, a sheet of photographs and a sheet of heat maps to lay over them: a f
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from dapl.batches.sources import Batch, run_model
 from dapl.common.progress import Reporter
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.explain.draw import HEAT, TileSheet, levels_of, palette, to_pil
+from dapl.explain.draw import HEAT, TileSheet, encoded, levels_of, palette, to_pil
 from dapl.explain.evidence import locate
 from dapl.explain.parts import ImageFacts
 from dapl.models.contract import PrototypeModel
@@ -51,7 +50,7 @@ def photo_sheet(images: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
     sheet = TileSheet(len(images), side, _COLUMNS)
     for number, image in enumerate(images):
         sheet.paste(number, to_pil(image))
-    return _encoded(sheet.image, "JPEG", quality=_QUALITY), _layout(sheet, side, 0)
+    return encoded(sheet.image, "JPEG", optimize=True, quality=_QUALITY), _layout(sheet, side, 0)
 
 
 def heat_sheet(heats: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
@@ -64,13 +63,7 @@ def heat_sheet(heats: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
     colours = palette(HEAT)[np.rint(np.linspace(0, 255, _LEVELS)).astype(int)]
     sheet.image.putpalette(colours[:, :3].tobytes())
     transparency = colours[:, 3].tobytes()
-    return _encoded(sheet.image, "PNG", transparency=transparency), _layout(sheet, side, _GUARD)
-
-
-def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, optimize=True, **options)
-    return stream.getvalue()
+    return encoded(sheet.image, "PNG", optimize=True, transparency=transparency), _layout(sheet, side, _GUARD)
 
 
 def _layout(sheet: TileSheet, side: int, guard: int) -> dict[str, int]:

@@ -10,7 +10,6 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +22,9 @@ from dapl.evaluation.passes import measure_split
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics.functional import assign
 from dapl.models.contract import PrototypeModel
+from dapl.runs.loading import LoadedRun
 
 _VERSION = 1  # raise when the same key would give other sums
-_FIELDS = ("confusion", "foreground", "seen", "on_part", "part_seen", "iou", "pairs")
 
 
 class SplitSums:
@@ -64,27 +63,20 @@ class SplitSums:
         """M×M over all classes; NaN on the diagonal."""
         return _without_diagonal(self.iou.sum(0) / self.pairs.sum(0))
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name).tolist() for name in _FIELDS}
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any], classes: int, prototypes: int, parts: int) -> SplitSums:
-        made = cls(classes, prototypes, parts)
-        for name in _FIELDS:
-            old = getattr(made, name)
-            setattr(made, name, torch.tensor(values[name], dtype=torch.float32).view_as(old))
-        return made
-
-
-def sum_over_split(
-    model: PrototypeModel, run_data: RunData, split: Split, protocol: EvaluationProtocol, reporter: Reporter
-) -> SplitSums:
+def _add_split(
+    sums: SplitSums,
+    model: PrototypeModel,
+    run_data: RunData,
+    split: Split,
+    protocol: EvaluationProtocol,
+    reporter: Reporter,
+) -> None:
     """Every image of the split, once: the pass of `dapl evaluate`, added up by class."""
     names = {"accuracy", "diversity", "region_background_share"} if len(model.prototypes) else {"accuracy"}
     truth = SplitGroundTruth(run_data, split, protocol, with_parts=len(model.prototypes) > 0)
     rows = measure_split(model, truth, names, reporter, doing="looking over")
     labels = torch.tensor(list(run_data.dataset(split).labels))
-    sums = SplitSums(model.classes, model.prototypes.by_class()[0].shape[1], len(run_data.dataset(split).parts))
     sums.confusion.index_put_((labels, rows["predicted"]), torch.ones(len(labels)), accumulate=True)
     if "ious" in rows:
         kept = rows["kept"]
@@ -100,30 +92,26 @@ def sum_over_split(
         assigned = assign(rows["overlap"], protocol.tau, visible, rows["kept"])
         sums.on_part.index_add_(0, labels, assigned.float())
         sums.part_seen.index_add_(0, labels, (visible.unsqueeze(1) & rows["kept"].unsqueeze(2)).float())
-    return sums
 
 
 def cached_sums(
-    file: Path,
-    checkpoint: Path,
-    model: PrototypeModel,
-    run_data: RunData,
-    split: Split,
-    protocol: EvaluationProtocol,
-    reporter: Reporter,
+    loaded: LoadedRun, run_data: RunData, split: Split, protocol: EvaluationProtocol, reporter: Reporter
 ) -> SplitSums:
-    """`sum_over_split`, or what it gave before where model, data and protocol are still the same."""
-    key = _key(checkpoint, run_data, split, protocol)
-    shape = (model.classes, model.prototypes.by_class()[0].shape[1], len(run_data.dataset(split).parts))
+    """The sums of a run, or those of before where model, data and protocol are still the same."""
+    model, file = loaded.model, loaded.run.evaluation_folder / "split_sums.json"
+    key = _key(loaded.run.best, run_data, split, protocol)
+    sums = SplitSums(model.classes, model.prototypes.by_class()[0].shape[1], len(run_data.dataset(split).parts))
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         if values["key"] == key:
-            return SplitSums.from_json(values, *shape)
+            before = {name: torch.tensor(values[name]).float().view_as(zeros) for name, zeros in vars(sums).items()}
+            vars(sums).update(before)
+            return sums
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         pass  # not there, or not what we write: it is only a shortcut
-    found = sum_over_split(model, run_data, split, protocol, reporter)
-    write_json(file, {"key": key} | found.to_json())
-    return found
+    _add_split(sums, model, run_data, split, protocol, reporter)
+    write_json(file, {"key": key} | {name: values.tolist() for name, values in vars(sums).items()})
+    return sums
 
 
 def _key(checkpoint: Path, run_data: RunData, split: Split, protocol: EvaluationProtocol) -> str:

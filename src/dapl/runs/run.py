@@ -70,8 +70,8 @@ class Run:
         measured = [entry["validation"] for entry in self.logged() if entry.get("validation")]
         if measured:
             found["validation"] = f"accuracy {measured[-1]['accuracy']:.1%}"
-        if self.evaluation_file.is_file():
-            evaluation = self._read_json(self.evaluation_file)
+        evaluation = self.evaluation()
+        if evaluation:
             values = {name: evaluation["numbers"].get(name, {}) for name in ("accuracy", "coverage", "diversity")}
             shown = [
                 f"{name} {number['value']:.3f}" for name, number in values.items() if number.get("value") is not None
@@ -144,6 +144,18 @@ class Run:
         """Before resuming: remove what a killed process was about to write."""
         for path in self.folder.rglob(".*.tmp"):
             path.unlink(missing_ok=True)
+
+    def evaluation(self) -> dict[str, Any]:
+        """What `dapl evaluate` wrote into metrics.json; {} where the run was not evaluated."""
+        try:
+            found = json.loads(self.evaluation_file.read_text(encoding="utf-8"))
+            protocol, _ = found["protocol"], found["numbers"]
+            protocol["images"] = protocol.get("images", protocol.get("pictures", 0))  # the key of older runs
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DaplError(f"{self.evaluation_file}: broken; `dapl evaluate {self.folder}` writes it anew.") from error
+        return found
 
     def read_prototypes(self) -> list[dict[str, Any]]:
         return self._read_list(self.prototypes_file, "prototypes")

@@ -26,7 +26,6 @@ from dapl.serve.requests import PLACES, Guard, ModelThread, Refusal
 from dapl.serve.routes import explain_router, facts_router, mark_router, page_router
 from dapl.serve.state import LiveReport, State
 
-LOCAL_NAMES = ("localhost",)
 log = logging.getLogger("dapl.serve")
 
 
@@ -45,7 +44,7 @@ def build_app(loaded: LoadedRun, names: Collection[str] = (), places: int = PLAC
 
     app = bare_app(lifespan=life)
     app.state.dapl = state
-    return Guard(app, (*LOCAL_NAMES, *names))
+    return Guard(app, ("localhost", *names))
 
 
 def bare_app(**options: Any) -> FastAPI:
@@ -139,7 +138,8 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 8000, names: Collec
         app, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_keep_alive=_IDLE_SECONDS
     )
     try:
-        print(f"{folder} is at {_address(listening, host)} (Ctrl-C ends it)", flush=True)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
+        print(f"{folder} is at {address} (Ctrl-C ends it)", flush=True)
         uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:  # also uvicorn hands on the signal, after it has closed everything
         return
@@ -158,8 +158,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen at {host}, port {port} ({error}); --port names another one (0: any that is free), "
             "--host another address of this machine."
         ) from error
-
-
-def _address(listening: socket.socket, host: str) -> str:
-    port = listening.getsockname()[1]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

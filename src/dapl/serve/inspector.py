@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import lru_cache
+from itertools import count
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from dapl.data.build import build_splits
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import fit
 from dapl.explain.classifier import Classifier
-from dapl.explain.draw import ATTENTION, jpeg_uri, overlay_uri
+from dapl.explain.draw import ATTENTION, jpeg, overlay
 from dapl.explain.evidence import Evidence, ModelPass, check_index, explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, ShownPatch, ShownReason, localise
 from dapl.explain.parts import ImageFacts, facts_of
@@ -32,8 +32,9 @@ _ENCODED = 512
 """Examples that are kept encoded."""
 _BEST = 5
 """Classes that are ranked whether they are explained or not."""
+_QUALITY = 90
+"""Of JPEGs."""
 log = logging.getLogger("dapl.serve")
-_Value = TypeVar("_Value")
 
 
 def check_known(chosen: Sequence[int], kind: str, count: int) -> None:
@@ -44,41 +45,13 @@ def check_known(chosen: Sequence[int], kind: str, count: int) -> None:
         raise Refusal(404, str(error)[:1].upper() + str(error)[1:]) from None
 
 
-class _Latest(Generic[_Value]):
-    """The values that were used last; safe in several threads."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._values, self._lock = most, OrderedDict[object, _Value](), threading.Lock()
-
-    def get(self, key: object) -> _Value | None:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-            return self._values.get(key)
-
-    def put(self, key: object, value: _Value) -> _Value:
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return value
-
-
-def _jpeg(image: Tensor) -> bytes:
-    return _content(jpeg_uri(image, quality=90))
-
-
-def _content(uri: str) -> bytes:
-    return base64.b64decode(uri.partition(",")[2])
-
-
 class Examples:
     """The test split, or nothing where it cannot be opened: the page then takes uploads only."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.dataset: Dataset | None = None
-        self._encoded = _Latest[bytes](_ENCODED)
+        self.image = lru_cache(_ENCODED)(self._image)
         self._decoding = threading.Lock()
         try:
             self.dataset = build_splits(config.data).test
@@ -110,19 +83,15 @@ class Examples:
             log.warning("example %d: %s", index, error)
             raise Refusal(404, "The image of this example is not at hand; choose another one.") from None
 
-    def image(self, index: int) -> bytes:
+    def _image(self, index: int) -> bytes:
         """JPEG."""
-        found = self._encoded.get(index)
-        return found or self._encoded.put(index, _jpeg(self.sample(index).image.as_subclass(Tensor)))
+        return jpeg(self.sample(index).image.as_subclass(Tensor), _QUALITY)
 
 
 def _in_turn(dataset: Dataset) -> list[int]:
     """The first of each class, then the second of each, and so on."""
-    seen = [0] * len(dataset.classes)
-    ranked = []
-    for index, label in enumerate(dataset.labels):
-        ranked.append((seen[label], label, index))
-        seen[label] += 1
+    seen = [count() for _ in dataset.classes]
+    ranked = [(next(seen[label]), label, index) for index, label in enumerate(dataset.labels)]
     return [index for _, _, index in sorted(ranked)]
 
 
@@ -148,7 +117,7 @@ class AskedImage:
         if values is None:
             return None
         if name not in self.overlays:
-            self.overlays[name] = _content(overlay_uri(values, *stops))
+            self.overlays[name] = overlay(values, *stops)
         return self.url(f"{name}.png")
 
 
@@ -159,11 +128,14 @@ class Inspector:
         self.classifier = classifier
         self.missing_patches = False
         """Whether training images were asked for and are not at hand."""
-        self._images = _Latest[AskedImage](REMEMBERED)
+        self._images, self._lock = OrderedDict[str, AskedImage](), threading.Lock()
         self._patches: dict[int, tuple[bytes, ShownPatch] | None] = {}
 
     def remembered(self, image_id: str) -> AskedImage | None:
-        return self._images.get(image_id)
+        with self._lock:
+            if image_id in self._images:
+                self._images.move_to_end(image_id)
+            return self._images.get(image_id)
 
     def ask(self, sample: Sample, parts: Sequence[str] = (), image_id: str | None = None) -> AskedImage:
         """One pass. ``sample``: fitted to the model's size; ``image_id``: None makes one that is hard to guess."""
@@ -175,9 +147,13 @@ class Inspector:
             facts_of(sample, parts) if known else None,
             sample.name or None,
             sample.label if known else None,
-            _jpeg(image),
+            jpeg(image, _QUALITY),
         )
-        return self._images.put(asked.id, asked)
+        with self._lock:
+            self._images[asked.id] = asked
+            if len(self._images) > REMEMBERED:
+                self._images.popitem(last=False)
+        return asked
 
     def answer(
         self, asked: AskedImage, classes: Sequence[int], top: int, switched_off: Sequence[int]
@@ -229,7 +205,9 @@ class Inspector:
                 self.missing_patches = True
             near = None if whole is None else whole.close_up()
             address = f"/api/prototypes/{prototype}/patch.jpg"
-            self._patches[prototype] = None if near is None else (_jpeg(near.image), ShownPatch.of(near, address))
+            self._patches[prototype] = (
+                None if near is None else (jpeg(near.image, _QUALITY), ShownPatch.of(near, address))
+            )
         return self._patches[prototype]
 
 

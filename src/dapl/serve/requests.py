@@ -13,7 +13,7 @@ import io
 import ipaddress
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -118,9 +118,10 @@ class Guard:
     def _refusal(self, headers: Headers, method: str) -> JSONResponse | None:
         host = headers.get("host", "")
         if not self._is_ours(_hostname(host)):
-            return _answer(421, "The server does not go by this name; `dapl serve --allow-host NAME` adds one.")
+            sentence = "The server does not go by this name; `dapl serve --allow-host NAME` adds one."
+            return JSONResponse({"detail": sentence}, 421)
         if method not in _READING and not _same_origin(headers, host):
-            return _answer(403, "Only the server's own page may send this; open it there.")
+            return JSONResponse({"detail": "Only the server's own page may send this; open it there."}, 403)
         return None
 
     def _is_ours(self, name: str) -> bool:
@@ -163,10 +164,6 @@ def _hostname(host: str) -> str:
         return ""
 
 
-def _answer(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"detail": sentence}, status)
-
-
 MAX_BYTES = 10 * 2**20
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
 """What is tried. Pillow would also open formats that call other programs (EPS) or nest others (ICO, ICNS, PDF)."""
@@ -204,10 +201,8 @@ async def read_body(request: Request) -> bytes:
 
 async def discard_body(request: Request) -> None:
     """Read past what will not be looked at."""
-    try:
+    with suppress(Refusal):
         await read_body(request)
-    except Refusal:
-        return
 
 
 def decode(content: bytes) -> tv_tensors.Image:

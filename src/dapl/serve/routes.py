@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import mimetypes
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ facts_router = APIRouter(prefix="/api", tags=["run"])
 
 _JPEG = {200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}}
 _LIMIT = 2**31
+_OfClass = Annotated[int | None, Query(ge=0, lt=_LIMIT, description="Only those of this class.")]
 
 
 @facts_router.get("/run")
@@ -61,24 +62,19 @@ def classes(state: Shared) -> list[answers.ClassFacts]:
 
 
 @facts_router.get("/prototypes", responses=problems(404, 422))
-def prototypes(
-    state: Shared, of: Annotated[int | None, Query(ge=0, lt=_LIMIT, description="Only those of this class.")] = None
-) -> answers.PrototypeList:
+def prototypes(state: Shared, of: _OfClass = None) -> answers.PrototypeList:
     """What each prototype is, and what became of it."""
     membership = state.classifier.model.prototypes.membership
     check_known([] if of is None else [of], "class", membership.shape[1])
     found = range(len(membership)) if of is None else membership[:, of].nonzero().flatten().tolist()
-    notes = {index: mark.note for index, mark in state.marks.read().items()}
-    weights = state.classifier.model.class_weights()
-    return answers.PrototypeList(prototypes=[_prototype(state, index, weights, notes) for index in found])
+    return answers.PrototypeList(prototypes=_prototypes(state, found))
 
 
 @facts_router.get("/prototypes/{index}", responses=problems(404, 422))
 def prototype(state: Shared, index: int) -> answers.Prototype:
     """One of them."""
     check_known([index], "prototype", len(state.classifier.model.prototypes))
-    notes = {marked: mark.note for marked, mark in state.marks.read().items()}
-    return _prototype(state, index, state.classifier.model.class_weights(), notes)
+    return _prototypes(state, [index])[0]
 
 
 @facts_router.get("/prototypes/{index}/patch.jpg", response_class=Response, responses={**_JPEG, **problems(404, 422)})  # type: ignore[dict-item]
@@ -93,7 +89,7 @@ async def patch(state: Shared, index: int) -> Response:
 @facts_router.get("/examples", responses=problems(422))
 def examples(
     state: Shared,
-    of: Annotated[int | None, Query(ge=0, lt=_LIMIT, description="Only those of this class.")] = None,
+    of: _OfClass = None,
     start: Annotated[int, Query(ge=0, lt=_LIMIT, description="How many to leave out.")] = 0,
     count: Annotated[int, Query(ge=1, le=100, description="How many to list.")] = 8,
 ) -> answers.ExampleList:
@@ -108,20 +104,23 @@ def example_image(state: Shared, index: int) -> Response:
     return Response(state.examples.image(index), media_type="image/jpeg", headers=IMAGE_HEADERS)
 
 
-def _prototype(state: State, index: int, weights, notes: dict[int, str]) -> answers.Prototype:
-    record = state.classifier.known.records[index]
-    own = state.classifier.model.prototypes.membership[index]
-    return answers.Prototype(
-        index=index,
-        of=record.classes,
-        head=record.head,
-        kept=record.kept,
-        reason=record.reason,
-        weights=weights[index][own].tolist(),
-        source=Source.of(record),
-        patch=None if record.image is None else f"/api/prototypes/{index}/patch.jpg",
-        note=notes.get(index),
-    )
+def _prototypes(state: State, chosen: Iterable[int]) -> list[answers.Prototype]:
+    model, marks = state.classifier.model, state.marks.read()
+    weights, membership = model.class_weights(), model.prototypes.membership
+    return [
+        answers.Prototype(
+            index=record.index,
+            of=record.classes,
+            head=record.head,
+            kept=record.kept,
+            reason=record.reason,
+            weights=weights[record.index][membership[record.index]].tolist(),
+            source=Source.of(record),
+            patch=None if record.image is None else f"/api/prototypes/{record.index}/patch.jpg",
+            note=marks[record.index].note if record.index in marks else None,
+        )
+        for record in (state.classifier.known.records[index] for index in chosen)
+    ]
 
 
 def _example(state: State, index: int) -> answers.Example:
@@ -140,9 +139,9 @@ def _example(state: State, index: int) -> answers.Example:
 def _numbers(state: State) -> dict[str, answers.MeasuredNumber]:
     """The headlines of ``metrics.json``; none where the run was not evaluated."""
     try:
-        content = json.loads(state.loaded.run.evaluation_file.read_text(encoding="utf-8"))["numbers"]
+        content = state.loaded.run.evaluation().get("numbers", {})
         return {name: answers.MeasuredNumber(**content[name]) for name in HEADLINES if content.get(name)}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (DaplError, ValueError, TypeError, AttributeError):
         return {}
 
 

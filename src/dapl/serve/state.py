@@ -50,12 +50,10 @@ class LiveReport:
     def _make(self) -> None:
         try:
             self.report = collect(self.loaded.run.folder, config=self.loaded.config, quiet=True)
-            made = True
         except Exception:  # whatever it is, the page says that there is none and the log says why
             log.exception("the report could not be made")
-            made = False
         with self._lock:
-            self._state = "made" if made else "failed"
+            self._state = "failed" if self.report is None else "made"
 
 
 @dataclass(frozen=True)
