@@ -171,7 +171,7 @@ def test_same_padding_by_arithmetic() -> None:
 
 
 def test_the_network_is_left_as_it_was() -> None:
-    network = random_network("resnet18", [1]).float().train()
+    network = random_network("resnet18", [1]).float().requires_grad_(True).train()  # a frozen one stays in evaluation
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     kinds = [type(module) for module in network.modules()]
     state = torch.get_rng_state()
