@@ -60,6 +60,17 @@ print(type(image).__name__, torch.compile(lambda x: x + 1, backend="eager")(torc
     assert run(code).splitlines() == ["Image False False", "True True True", "Image 2.0"]
 
 
+def test_a_torch_that_keeps_the_compiler_elsewhere_loads_it_at_once() -> None:
+    code = """
+import torch._compile
+del torch._compile._disable_dynamo
+from dapl.common.operators import timm
+from torchvision.transforms import v2
+print(timm.__name__, tuple(v2.functional.resize(torch.zeros(3, 8, 8), [4, 4]).shape))
+"""
+    assert run(code) == "timm (3, 4, 4)"
+
+
 @pytest.mark.parametrize("taken", ["torch._dynamo", "torch._dynamo.utils"])
 def test_what_else_is_taken_of_the_compiler_is_the_real_thing(taken: str) -> None:
     """Other versions of torchvision and timm may import other functions of it."""

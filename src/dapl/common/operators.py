@@ -23,7 +23,11 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
+
+try:
+    from torch._compile import _disable_dynamo
+except ImportError:  # a torch that keeps it elsewhere: its compiler is then loaded at once, as without this module
+    _disable_dynamo = None  # type: ignore[assignment]
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _library: torch.library.Library | None = None  # keeps the schemas registered for the life of the process
@@ -89,7 +93,7 @@ def _disabled(function: Any = None, recursive: bool = True, **_: Any) -> Any:
 
 @contextmanager
 def _postponed_compiler() -> Iterator[None]:
-    if any(module in sys.modules for module in _COMPILER):
+    if _disable_dynamo is None or any(module in sys.modules for module in _COMPILER):
         yield
         return
     package, utils = (_Postponed(module) for module in _COMPILER)
