@@ -1,9 +1,9 @@
 """Interpretability in numbers: torchmetrics classes, and the pure functions that they are made of.
 
-    >>> import torch
-    >>> from dapl import metrics
-    >>> metrics.coverage(torch.tensor([[True, False], [True, False]]))
-    tensor(0.6667)
+>>> import torch
+>>> from dapl import metrics
+>>> metrics.coverage(torch.tensor([[True, False], [True, False]]))
+tensor(0.6667)
 
 `dapl.metrics.functional` has every function, `dapl.metrics.registry` describes every metric.
 """
