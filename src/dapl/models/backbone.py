@@ -26,6 +26,9 @@ class Backbone(nn.Module):
     root mean square of the deepest one, image by image.
 
     Shapes: images B×3×H0×W0 (uint8, or float in [0, 1]) → features B×D0×H×W.
+
+    >>> Backbone("test_efficientnet", [-2, -1])(torch.rand(1, 3, 64, 64)).shape
+    torch.Size([1, 112, 4, 4])
     """
 
     network: Any
@@ -149,7 +152,11 @@ def create_backbone(
     balance: bool = False,
     freeze_statistics: bool = True,
 ) -> Backbone:
-    """Build a `Backbone`; ``weights`` is ``auto``, ``hub``, ``package``, ``random``, or a file or folder."""
+    """Build a `Backbone`; ``weights`` is ``auto``, ``hub``, ``package``, ``random``, or a file or folder.
+
+    >>> create_backbone("test_efficientnet", weights="random").channels
+    64
+    """
     _check_name(name)
     state_dict, from_hub = resolve_weights(name, weights)
     try:

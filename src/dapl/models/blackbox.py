@@ -14,6 +14,12 @@ class BlackBox(PrototypeModel):
     """Global average pooling and a linear layer. It has no prototypes; its scores are the pooled channels and a 1.
 
     The constant carries the bias, so that logit_c = Σ_j scores_j · class_weights[j, c] here too.
+
+    >>> import torch
+    >>> from dapl.models import BlackBox, create_backbone
+    >>> model = BlackBox(create_backbone("test_efficientnet", weights="random"), classes=3)
+    >>> len(model.prototypes), model(torch.rand(5, 3, 64, 64)).logits.shape
+    (0, torch.Size([5, 3]))
     """
 
     def __init__(self, backbone: Backbone, classes: int) -> None:

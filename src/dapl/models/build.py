@@ -21,7 +21,12 @@ SYSTEMS: dict[str, Builder] = {}
 
 
 def register(system: str) -> Callable[[Builder], Builder]:
-    """Make a system known by the name that ``model.system`` gives; the contract tests then run over it."""
+    """Make a system known by the name that ``model.system`` gives; the contract tests then run over it.
+
+    >>> @register("mine")                                 # doctest: +SKIP
+    ... def build(config, classes):
+    ...     return Mine(classes, config.width)
+    """
 
     def add(builder: Builder) -> Builder:
         SYSTEMS[system] = builder
@@ -34,6 +39,11 @@ def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bo
     """A system with fresh heads; the global random state is left as it was.
 
     ``pretrained=False`` skips the backbone's weights, for a model that is about to be filled from a checkpoint.
+
+    >>> from dapl import load_config
+    >>> config = load_config(None, {"model.backbone.name": "test_efficientnet", "model.heads": 2})
+    >>> len(build_model(config.model, classes=3, pretrained=False).prototypes)
+    6
     """
     if not pretrained:
         backbone = config.backbone.model_copy(update={"weights": "random"})

@@ -15,7 +15,11 @@ from dapl.models.prototypes import Prototypes
 
 @dataclass(frozen=True)
 class Output:
-    """One forward pass. B images, P prototypes, C classes, G groups (heads) of width D on an H×W grid."""
+    """One forward pass. B images, P prototypes, C classes, G groups (heads) of width D on an H×W grid.
+
+    >>> output = model(images)                            # doctest: +SKIP
+    >>> output.logits.argmax(1), output.scores.shape      # doctest: +SKIP
+    """
 
     logits: Tensor
     """B×C."""
@@ -34,6 +38,8 @@ class PrototypeModel(nn.Module, ABC):
 
     ``features`` (the backbone's output) is where a frozen backbone can be cut off and cached, ``scores`` where
     everything but the classifier can; hence `from_features` and `classify`.
+
+    >>> model.from_features(model.backbone(images)).logits      # as model(images).logits      # doctest: +SKIP
     """
 
     backbone: nn.Module

@@ -24,7 +24,15 @@ class ClassWeights(nn.Module):
 
 
 class Dapl(PrototypeModel):
-    """Add-on, multi-head attention without mixing of heads, one-to-one mapping, log similarity, class-wise weights."""
+    """Add-on, multi-head attention without mixing of heads, one-to-one mapping, log similarity, class-wise weights.
+
+    >>> import torch
+    >>> from dapl.models import Dapl, create_backbone
+    >>> model = Dapl(create_backbone("test_efficientnet", weights="random"), classes=3, heads=2, head_dim=4)
+    >>> output = model(torch.rand(5, 3, 64, 64))
+    >>> output.logits.shape, output.scores.shape
+    (torch.Size([5, 3]), torch.Size([5, 6]))
+    """
 
     def __init__(
         self,

@@ -20,6 +20,12 @@ class PixPNet(PrototypeModel):
 
     How much of the image a patch has seen is decided by the stage of the backbone; `to_pixels` paints each cell on
     its exact receptive field.
+
+    >>> import torch
+    >>> from dapl.models import PixPNet, create_backbone
+    >>> model = PixPNet(create_backbone("test_efficientnet", weights="random"), classes=3)
+    >>> model.activation_maps(torch.rand(1, 3, 64, 64)).shape
+    torch.Size([1, 30, 2, 2])
     """
 
     def __init__(

@@ -17,6 +17,12 @@ class ProtoPNet(PrototypeModel):
     """Add-on, prototypes of all classes in one space, log similarity, a last layer that connects all with all.
 
     The last layer has no bias and starts at 1 for the own class and ``other_class_weight`` for the others.
+
+    >>> import torch
+    >>> from dapl.models import ProtoPNet, create_backbone
+    >>> model = ProtoPNet(create_backbone("test_efficientnet", weights="random"), classes=3)
+    >>> model(torch.rand(5, 3, 64, 64)).scores.shape
+    torch.Size([5, 30])
     """
 
     def __init__(
