@@ -20,7 +20,11 @@ SPLITS = ("test", "validation", "train")
 
 @dataclass(frozen=True)
 class EvaluationProtocol:
-    """Decisions 10 to 14. Pixels are those of the square image that the model sees (``data.image_size``)."""
+    """Decisions 10 to 14. Pixels are those of the square image that the model sees (``data.image_size``).
+
+    >>> EvaluationProtocol(tau=0.5).percentile
+    95.0
+    """
 
     percentile: float = 95.0
     """A region holds the pixels at or above this percentile of its map (decision 10)."""

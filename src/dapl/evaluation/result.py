@@ -77,7 +77,10 @@ def _plain(value: float) -> float | None:
 
 
 def table(result: Evaluation) -> str:
-    """The numbers as aligned lines for a terminal, then the protocol, then what is missing."""
+    """The numbers as aligned lines for a terminal, then the protocol, then what is missing.
+
+    >>> print(table(dapl.evaluate("runs/cub20")))         # doctest: +SKIP
+    """
     rows = [(indented(name), _shown(name, result.numbers[name])) for name in NUMBERS if name in result.numbers]
     rows += [(f"  {name}" if name != "prototypes" else name, text) for name, text in _prototype_lines(result)]
     width = max((len(name) for name, _ in rows), default=0)

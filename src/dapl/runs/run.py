@@ -32,7 +32,12 @@ _VERSIONS = ("dapl", "torch", "torchvision", "timm", "lightning-fabric", "numpy"
 
 
 class Run:
-    """Paths and small files of one run directory."""
+    """Paths and small files of one run directory.
+
+    >>> run = Run.open("runs/cub20")                      # doctest: +SKIP
+    >>> run.config().model.system                         # doctest: +SKIP
+    'dapl'
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

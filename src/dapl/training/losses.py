@@ -23,6 +23,10 @@ def cluster(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
 
     A masked minimum with infinity (decision 3): ProtoPNet's max((128 − d)·mask) is right only while d ≤ 128.
     Shapes: distances B×P, already the minimum over locations.
+
+    >>> distances, membership = torch.tensor([[4.0, 1.0, 9.0]]), torch.tensor([[1, 0], [1, 0], [0, 1]]).bool()
+    >>> cluster(distances, membership, labels=torch.tensor([0]))
+    tensor(1.)
     """
     nearest = distances.masked_fill(~membership.T[labels], torch.inf).amin(1)
     return _mean(nearest, nearest.isfinite())  # images whose class has no prototype left do not count
@@ -33,12 +37,21 @@ def cluster_all(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor
 
     Ours, not the paper's: where a head has one prototype per class, `cluster` moves the nearest head alone, and
     their prototypes lie far from the patches that they are projected on. Shapes as `cluster`; infinite: removed.
+
+    >>> distances, membership = torch.tensor([[4.0, 1.0, 9.0]]), torch.tensor([[1, 0], [1, 0], [0, 1]]).bool()
+    >>> cluster_all(distances, membership, labels=torch.tensor([0]))
+    tensor(2.5000)
     """
     return _mean(distances, membership.T[labels] & distances.isfinite())
 
 
 def separation(distances: Tensor, membership: Tensor, labels: Tensor) -> Tensor:
-    """mean_x min_{p not of x's class} min_l ‖z_l − p‖²; *subtracted* from the total. Shapes as `cluster`."""
+    """mean_x min_{p not of x's class} min_l ‖z_l − p‖²; *subtracted* from the total. Shapes as `cluster`.
+
+    >>> distances, membership = torch.tensor([[4.0, 1.0, 9.0]]), torch.tensor([[1, 0], [1, 0], [0, 1]]).bool()
+    >>> separation(distances, membership, labels=torch.tensor([0]))
+    tensor(9.)
+    """
     nearest = distances.masked_fill(membership.T[labels], torch.inf).amin(1)
     return _mean(nearest, nearest.isfinite())  # a single class has no other one to compare with
 
@@ -58,6 +71,9 @@ def foreground(maps: Tensor, masks: Tensor, threshold: float, counts: Tensor | N
 
     Shapes: maps B×M×H×W (non-negative), masks B×H×W in [0, 1], the area average of the foreground (decision 4),
     counts bool B×M: which prototypes are still there.
+
+    >>> foreground(torch.tensor([[[[3.0, 1.0]]]]), torch.tensor([[[1.0, 0.0]]]), threshold=0.125)
+    tensor(0.1250)
     """
     return _mean(F.relu(background_bias(maps, masks) - threshold), counts)
 
@@ -66,6 +82,9 @@ def background_bias(maps: Tensor, masks: Tensor) -> Tensor:
     """Equation 5: B = Σ_l (1 − m_l)·a_l / Σ_l a_l, by the formula of the metric; 0 for a map that is 0 everywhere.
 
     Shapes: maps B×M×H×W, masks B×H×W → B×M in [0, 1].
+
+    >>> background_bias(torch.tensor([[[[3.0, 1.0]]]]), torch.tensor([[[1.0, 0.0]]]))
+    tensor([[0.2500]])
     """
     return share_beside(maps, masks, empty=0.0)
 
@@ -75,6 +94,9 @@ def spatial_overlap(maps: Tensor, sharpness: float = 4.0, counts: Tensor | None 
 
     Ours, not the paper's: it asks the heads of the image's class to look at different places.
     Shapes: maps B×N×H×W, counts bool B×N: which heads still have a prototype there; 0 for a single one.
+
+    >>> spatial_overlap(torch.tensor([[[[9.0, 0.0]], [[0.0, 9.0]]]])).round(decimals=4)
+    tensor(0.)
     """
     places = F.normalize((sharpness * maps.flatten(2)).softmax(2), dim=2)
     if counts is None:
@@ -87,7 +109,11 @@ def spatial_overlap(maps: Tensor, sharpness: float = 4.0, counts: Tensor | None 
 
 
 def l1(weights: Tensor) -> Tensor:
-    """Σ|w| over the class weights."""
+    """Σ|w| over the class weights.
+
+    >>> l1(torch.tensor([[1.0, -0.5]]))
+    tensor(1.5000)
+    """
     return weights.abs().sum()
 
 
