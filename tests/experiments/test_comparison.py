@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -23,8 +25,12 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.common.tables import mean_and_deviation
 from dapl.evaluation import evaluate
+from dapl.experiments import many_runs
 from dapl.experiments.comparison import against_black_box, in_order, minutes_of, plan
+from dapl.experiments.many_runs import measured
 from dapl.runs.run import Run
+
+from .conftest import COMPARED
 
 
 @pytest.fixture
@@ -126,6 +132,40 @@ def test_every_format_says_the_same(compared: Path) -> None:
         assert f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['deviation']:.1f}" in markdown
     assert "toybirds, test split" in markdown
     assert "seeds 0, 1" in markdown
+
+
+def test_the_json_says_how_and_on_what_it_was_made(compared: Path) -> None:
+    """What a results page needs: intervals of every run, configs without the folders of one machine, the processor."""
+    kept = json.loads((compared / "compare.json").read_text())
+    assert kept["command"].startswith("dapl compare ")
+    assert kept["command"].endswith(f"--seeds 0,1 --out {compared}")
+    assert kept["machine"]["instructions"] == torch.backends.cpu.get_cpu_capability()
+    assert kept["images"] == {"train": 12, "validation": 3, "test": 9}
+    assert [(run["name"], run["seed"]) for run in kept["runs"]] == [
+        (name, seed) for name in COMPARED for seed in (0, 1)
+    ]
+    rows = rows_of(compared)
+    for run in kept["runs"]:
+        accuracy = run["numbers"]["accuracy"]
+        assert accuracy["value"] == rows[run["name"]]["accuracy"]["values"][run["seed"]]
+        assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
+        assert run["trained"]["processor"] == kept["machine"]["processor"]
+    assert str(compared.parent) not in "".join(kept["configs"].values())
+    assert yaml.safe_load(kept["configs"]["share"])["start"] == "net-seed0"
+
+
+def test_numbers_of_other_code_are_measured_again(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(compared / "runs" / "box-seed0", tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    kept = run.evaluation_folder / "test.json"
+    changed = json.loads(kept.read_text())
+    changed["evaluation"]["numbers"]["accuracy"]["value"] = 7.0
+    kept.write_text(json.dumps(changed))
+    assert measured(run, "test", "accuracy")["accuracy"] == 7.0  # as it was kept
+    monkeypatch.setattr(many_runs, "code_digest", lambda: "other code")
+    assert measured(run, "test", "accuracy")["accuracy"] <= 1
 
 
 def test_merging_leaves_fewer_prototypes(compared: Path) -> None:

@@ -23,7 +23,8 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dapl``; returns the exit code: 0, 2 where the user has to put something right, 128 + signal."""
-    known, rest = _parser().parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    known, rest = _parser().parse_known_args(joined(words), argparse.Namespace(words=words))
     if sys.stderr.isatty():  # the libraries take seconds, in which a person should not wonder
         print(f"dapl {known.command}: loading …", file=sys.stderr, flush=True)
     try:

@@ -42,7 +42,7 @@ def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     train_all(systems)
     rows = rows_of(systems, arguments.split, arguments.metrics, protocol)
     columns = shown_columns(rows, arguments.metrics)
-    files = write(arguments.out, rows, columns, systems, arguments.split, protocol)
+    files = write(arguments.out, rows, columns, systems, arguments.split, protocol, arguments.words)
     drawn = [
         draw_frontier(rows, arguments.out / "frontier.png"),
         draw_side_by_side(systems, arguments.out / "prototypes.png", *shown),
@@ -108,21 +108,21 @@ def sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     )
     name = Path(arguments.ablation).stem if arguments.ablation else ""
     out = arguments.out or Path("sweeps") / "-".join(filter(None, (arguments.config.stem, name)))
-    return _work(Sweep(base, panels, out, settings), arguments.test)
+    return _work(Sweep(base, panels, out, settings), arguments.test, arguments.words)
 
 
-def _work(sweep: Any, test: bool) -> int:
+def _work(sweep: Any, test: bool, words: list[str]) -> int:
     """Run what is left, write what there is, say what is best and what is still missing."""
     from dapl.experiments.sweep_figure import draw_results
     from dapl.experiments.sweep_results import caption_of, gather, print_results, write_results
 
     sweep.announce()
-    sweep.work(lambda: write_results(gather(sweep), sweep))
+    sweep.work(lambda: write_results(gather(sweep), sweep, words))
     results = gather(sweep)
     complete = all(result.is_complete() for result in results)
     if test and complete:
         results = gather(sweep, test=True)
-    files = write_results(results, sweep)
+    files = write_results(results, sweep, words)
     for split in ("validation", "test") if test and complete else ("validation",):
         files += draw_results(sweep.out, results, caption_of(sweep, split), split)
     print_results(results, sweep)

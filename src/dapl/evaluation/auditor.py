@@ -26,7 +26,7 @@ from dapl.evaluation.result import Evaluation
 from dapl.evaluation.views import BatchView
 from dapl.metrics.registry import chosen, data_gives, missing_needs
 from dapl.models.prototypes import class_table
-from dapl.runs.run import versions
+from dapl.runs.provenance import versions
 
 
 class PrototypeMaps(typing.Protocol):

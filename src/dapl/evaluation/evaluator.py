@@ -25,7 +25,8 @@ from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_nee
 from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
 from dapl.runs.loading import LoadedRun, load_run
-from dapl.runs.run import Run, versions
+from dapl.runs.provenance import versions
+from dapl.runs.run import Run
 
 NOTHING_FOUND = "no image gave a finite value: no visible part, no prototype that is kept, or no activation"
 NEGATIVE = "the maps hold negative values, of which no share can be taken; let `maps` give similarities from 0 up"

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dapl.common.errors import DaplError
 from dapl.common.tables import Column, Row, mean_and_deviation, write_tables
 from dapl.config import Config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.experiments.many_runs import differences, is_finished, measured, over_seeds, run_or_resume
+from dapl.experiments.many_runs import differences, evaluation_of, is_finished, measured, over_seeds, run_or_resume
 from dapl.metrics.registry import NUMBERS, chosen, given_by
-from dapl.runs.run import Run, versions
+from dapl.runs.provenance import provenance
+from dapl.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -196,16 +199,43 @@ def write(
     systems: Sequence[ComparedSystem],
     split: str,
     protocol: EvaluationProtocol,
+    words: Sequence[str] = (),
 ) -> list[Path]:
-    """compare.csv, compare.json and compare.md in the folder ``out``."""
+    """compare.csv, compare.json and compare.md in the folder ``out``; ``words``: the arguments of the command."""
     facts: dict[str, Any] = {
+        **provenance(words),
         "split": split,
         "protocol": protocol.to_json(),
         "data": json.loads(systems[0].config.data.model_dump_json(exclude={"root"})),
+        "images": Run.open(systems[0].runs[0].folder).image_counts(),
         "seeds": {system.name: [planned.config.seed for planned in system.runs] for system in systems},
-        "versions": versions(),
+        "configs": {system.name: portable_config(system.config) for system in systems},
+        "runs": [run_facts(system.name, planned, split, protocol) for system in systems for planned in system.runs],
     }
     return write_tables(out, "compare", rows, columns, facts, protocol_text(systems, split, protocol))
+
+
+def portable_config(config: Config) -> str:
+    """The resolved config as YAML without what is of one machine or run: folders, caches, runtime, seed."""
+    values = config.model_dump(mode="json", exclude={"data": {"root"}, "cache": True, "runtime": True, "seed": True})
+    if values.get("start") is not None:
+        values["start"] = Path(values["start"]).name
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def run_facts(name: str, planned: PlannedRun, split: str, protocol: EvaluationProtocol) -> dict[str, Any]:
+    """One run of a row: its numbers with their intervals, and what it was trained on."""
+    run = Run.open(planned.folder)
+    evaluation = evaluation_of(run, split, (), protocol, planned.config)  # type: ignore[arg-type]
+    return {
+        "name": name,
+        "seed": planned.config.seed,
+        "numbers": evaluation["numbers"],
+        "prototypes": evaluation["prototypes"],
+        "missing": evaluation["missing"],
+        "minutes": minutes_of(run),
+        "trained": run.environment(),
+    }
 
 
 def protocol_text(systems: Sequence[ComparedSystem], split: str, protocol: EvaluationProtocol) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,14 +123,31 @@ def measured(
     config: Config | None = None,
     quiet: bool = True,
 ) -> dict[str, float]:
-    """Number of each metric that could be had; measured once, kept in metrics/<split>.json of the run.
+    """Number of each metric that could be had; see `evaluation_of`."""
+    numbers = evaluation_of(run, split, metrics, protocol, config, quiet)["numbers"]
+    return {name: number["value"] for name, number in numbers.items() if number["value"] is not None}
+
+
+def evaluation_of(
+    run: Run,
+    split: Split = "validation",
+    metrics: Sequence[str] | str | None = None,
+    protocol: EvaluationProtocol | None = None,
+    config: Config | None = None,
+    quiet: bool = True,
+) -> dict[str, Any]:
+    """An evaluation as JSON has it; measured once, kept in metrics/<split>.json of the run.
 
     What `dapl evaluate` wrote there stays as it is. ``config`` replaces the run's own where only data, caches or
-    runtime differ.
+    runtime differ. Another checkpoint or protocol, or other code of metrics, is measured anew.
     """
     one_of("split", split, SPLITS)
     names, file = chosen(metrics), run.evaluation_folder / f"{split}.json"
-    key = {"protocol": (protocol or EvaluationProtocol()).to_json(), "checkpoint": _digest(run.best)}
+    key = {
+        "protocol": (protocol or EvaluationProtocol()).to_json(),
+        "checkpoint": _digest(run.best),
+        "code": code_digest(),
+    }
     known = _known(file, key)
     if known is None or not names <= set(known["metrics"]):
         wanted = sorted(names | set(known["metrics"])) if known else sorted(names)
@@ -138,8 +156,15 @@ def measured(
         result = evaluate(run.folder, protocol, split, wanted, config or run.config(), quiet, files=False)
         known = {"key": key, "metrics": wanted, "evaluation": result.to_json()}
         write_json(file, known)
-    numbers = known["evaluation"]["numbers"]
-    return {name: number["value"] for name, number in numbers.items() if number["value"] is not None}
+    return known["evaluation"]
+
+
+@cache
+def code_digest() -> str:
+    """Of the source of metrics and evaluation: numbers that other code measured are not of this version."""
+    rooms = [Path(__file__).parents[1] / name for name in ("metrics", "evaluation")]
+    content = b"".join(path.read_bytes() for room in rooms for path in sorted(room.rglob("*.py")))
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 def _known(file: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:

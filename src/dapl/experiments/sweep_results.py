@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from dapl.common.tables import Column, Spread, print_table, write_tables
+from dapl.experiments.comparison import portable_config
 from dapl.experiments.many_runs import over_seeds
 from dapl.experiments.sweep import Sweep
 from dapl.experiments.sweep_space import Interval, Panel, Values, numbers_for, shown
 from dapl.metrics.registry import NUMBERS
+from dapl.runs.provenance import provenance
+from dapl.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -105,29 +108,32 @@ def best_text(result: PanelResult, sweep: Sweep) -> str:
     return "\n".join(lines)
 
 
-def write_results(results: Sequence[PanelResult], sweep: Sweep) -> list[Path]:
-    """sweep.csv, sweep.json and sweep.md; the panels below each other, told apart by the column ``sweep``."""
+def write_results(results: Sequence[PanelResult], sweep: Sweep, words: Sequence[str] = ()) -> list[Path]:
+    """sweep.csv, sweep.json and sweep.md; the panels below each other, told apart by the column ``sweep``.
+
+    ``words``: the arguments of the command.
+    """
     names = numbers_for(sweep.settings.objectives)
     fields = dict.fromkeys(field for result in results for field in result.panel.fields())
     columns = [Column("sweep"), *(Column(field, digits=None) for field in fields)]
     columns += [column for split in ("validation", "test") for column in columns_of(results, names, split)]
     columns += [Column("runs"), Column("best")]
     rows = [{"sweep": result.panel.name, **row} for result in results for row in rows_of(result)]
-    return write_tables(sweep.out, "sweep", rows, columns, _facts(results, sweep), _text(results, sweep))
+    return write_tables(sweep.out, "sweep", rows, columns, _facts(results, sweep, words), _text(results, sweep))
 
 
-def _facts(results: Sequence[PanelResult], sweep: Sweep) -> dict[str, Any]:
-    from dapl.runs.run import versions
-
+def _facts(results: Sequence[PanelResult], sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
     settings = sweep.settings
     return {
+        **provenance(words),
         "config": sweep.base.source,
+        "configs": {"base": portable_config(sweep.config)},
+        "images": _image_counts(results, sweep),
         "seeds": list(settings.seeds),
         "objectives": [{"name": o.name, "direction": "max" if o.maximise else "min"} for o in settings.objectives],
         "chosen_on": "validation",
         "sampler": "grid" if settings.trials is None else f"tpe, seed {settings.sampler_seed}",
         "protocol": settings.protocol.to_json(),
-        "versions": versions(),
         "sweeps": {
             result.panel.name: {
                 "title": result.panel.title,
@@ -140,6 +146,12 @@ def _facts(results: Sequence[PanelResult], sweep: Sweep) -> dict[str, Any]:
             for result in results
         },
     }
+
+
+def _image_counts(results: Sequence[PanelResult], sweep: Sweep) -> dict[str, int]:
+    """Of the first run that is here; another machine may have them all."""
+    folders = [sweep.out / name for result in results for point in result.points for name in point.runs]
+    return next((Run.open(folder).image_counts() for folder in folders if folder.is_dir()), {})
 
 
 def _dimension(dimension: Any) -> Any:

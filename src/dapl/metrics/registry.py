@@ -122,7 +122,7 @@ METRICS = (
                 "region background share",
                 "lower",
                 headline=True,
-                column="background",
+                column="region background",
                 class_name="RegionBackgroundShare",
             ),
         ),

@@ -1,7 +1,7 @@
 """A run directory, the hand-over between commands: what is in it and where. Imports no torch.
 
 config.yaml            the resolved config
-environment.json       versions, seed, threads
+environment.json       versions, seed, processor, threads
 data.json              class and part names, number of images of each split
 model.json             number of parameters, and what else is known of the model (PixPNet's receptive field)
 checkpoints/           last.safetensors (with optimizer, for resuming), best.safetensors (by validation)
@@ -15,9 +15,7 @@ metrics/               the same by class and by part (CSV), and plots; <split>.j
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Callable
 from html import escape
@@ -27,8 +25,7 @@ from typing import Any
 from dapl.common.errors import DaplError
 from dapl.common.files import write_json, write_text
 from dapl.config import Config, dump_config, load_config
-
-_VERSIONS = ("dapl", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors")
+from dapl.runs.provenance import machine, versions
 
 
 class Run:
@@ -52,6 +49,7 @@ class Run:
         self.evaluation_folder = folder / "metrics"
         self.data_file = folder / "data.json"
         self.model_file = folder / "model.json"
+        self.environment_file = folder / "environment.json"
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -96,7 +94,7 @@ class Run:
         if not run.is_free():
             raise DaplError(f"{folder}: exists and is not a run; name a new folder with --out.")
         write_text(run.config_file, dump_config(config))
-        write_json(folder / "environment.json", _environment(config))
+        write_json(run.environment_file, _environment(config))
         return run
 
     def is_free(self) -> bool:
@@ -121,6 +119,15 @@ class Run:
     def class_names(self) -> list[str]:
         """Names in the order of the logits, as the run was trained."""
         return [str(name) for name in self._read_list(self.data_file, "classes")]
+
+    def image_counts(self) -> dict[str, int]:
+        """Images of each split, as the run was trained."""
+        data = self._read_json(self.data_file)
+        return data.get("images") or data.get("pictures", {})  # the key of older runs
+
+    def environment(self) -> dict[str, Any]:
+        """Versions, seed and processor that the run was started with; {} where the file is gone."""
+        return self._read_json(self.environment_file) if self.environment_file.is_file() else {}
 
     def log(self, entry: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -182,23 +189,10 @@ class Run:
             raise DaplError(f"{path}: not JSON ({error}); restore it from a copy or train anew.") from error
 
 
-def versions() -> dict[str, str | None]:
-    """Of the packages that decide the numbers; None for one that is not installed."""
-
-    def version(package: str) -> str | None:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            return None
-
-    return {package: version(package) for package in _VERSIONS}
-
-
 def _environment(config: Config) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count(),
+        **machine(),
         "seed": config.seed,
         "versions": versions(),
     }
