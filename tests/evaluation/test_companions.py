@@ -83,7 +83,7 @@ def purity_by_hand(folder: Path) -> float:
     output = model(images)
     names, groups = C.merge_left_right(list(train.parts))
     visible = C.visible_keypoints(keypoints, annotated, SIZE)
-    boxes = C.patches(output.locations, tuple(output.embedding.shape[-2:]), SIZE, PATCH)
+    boxes = C.patches(output.locations, output.embedding.grid, SIZE, PATCH)
     present = C.merge_parts(C.parts_in_patches(boxes, keypoints, visible), groups)
     purity = M.Purity(len(model.prototypes), len(names))
     relevant = (model.class_weights() > 1e-5).any(1)

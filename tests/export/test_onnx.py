@@ -108,7 +108,7 @@ def near(
     loaded = load_run(evaluated("dapl"))
     model, images = loaded.model, images_of_test(loaded.config, 3)
     with torch.no_grad():
-        patches = model.embed(model.backbone(images)).flatten(3)
+        patches = model.embed(model.backbone(images)).values.flatten(3)
         for j in range(len(model.prototypes)):
             patch = patches[j % len(patches), j % model.prototypes.groups, :, j % patches.shape[3]]
             model.prototypes.vectors[j] = patch + (1e-3 if j % 2 else 0.0)

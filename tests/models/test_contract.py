@@ -67,8 +67,9 @@ def test_shapes(model: PrototypeModel, images: Tensor) -> None:
     assert output.scores.shape == (B, model.score_count)
     assert output.distances.shape == output.locations.shape == (B, count)
     assert output.locations.dtype == torch.long
-    assert output.embedding.shape[:2] == (B, groups)
-    assert output.embedding.shape[2] == model.prototypes.vectors.shape[1]
+    values = output.embedding.values
+    assert values.shape[:2] == (B, groups)
+    assert values.shape[2] == model.prototypes.vectors.shape[1]
 
 
 @torch.no_grad()
@@ -76,7 +77,7 @@ def test_shapes_of_maps(with_prototypes: PrototypeModel, images: Tensor) -> None
     model = with_prototypes
     output, count = model(images), len(model.prototypes)
     assert output.scores.shape == (B, count)
-    height, width = output.embedding.shape[3:]
+    height, width = output.embedding.grid
     assert output.locations.min() >= 0
     assert output.locations.max() < height * width
     maps = model.activation_maps(images)
@@ -104,7 +105,7 @@ def test_a_group_is_compared_with_its_own_prototypes(with_prototypes: PrototypeM
     model = with_prototypes
     before = model(images)
     for group in range(model.prototypes.groups):
-        embedding = before.embedding.clone()
+        embedding = before.embedding.values.clone()
         embedding[:, group] += 1
         moved = (model.prototypes.nearest(embedding).distances - before.distances).abs().amax(0) > 0
         assert torch.equal(moved, model.prototypes.group_of == group)
@@ -130,8 +131,9 @@ def test_bytes_and_floats_are_the_same_image(model: PrototypeModel, images: Tens
 
 @torch.no_grad()
 def test_features_can_be_cached(model: PrototypeModel, images: Tensor) -> None:
-    whole, cut = model(images), model.from_features(model.backbone(images))
-    for name in ("logits", "scores", "distances", "locations", "embedding"):
+    whole, cut = model(images), model.from_features(model.extractor(images))
+    assert torch.equal(whole.embedding.values, cut.embedding.values)
+    for name in ("logits", "scores", "distances", "locations"):
         assert torch.equal(getattr(whole, name), getattr(cut, name)), name
 
 

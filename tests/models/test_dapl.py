@@ -48,7 +48,7 @@ def prune(model: Dapl, *numbers: int) -> None:
 
 @torch.no_grad()
 def test_shapes_of_its_own(model: Dapl, images: Tensor) -> None:
-    assert model(images).embedding.shape == (B, N, D1, SIDE, SIDE)
+    assert model(images).embedding.values.shape == (B, N, D1, SIDE, SIDE)
     assert model.attention_weights(model.backbone(images)).shape == (B, N, SIDE**2, SIDE**2)
     assert model.prototypes_of(torch.tensor([2, 0]))[0].tolist() == [[6, 7, 8], [0, 1, 2]]
 

@@ -98,7 +98,7 @@ def test_distances_and_scores_are_those_of_the_loops(model: ProtoPNet, features:
     expected, output = slow_distances(model, features), model(features)
     assert_close(output.distances, expected.flatten(2).amin(2))
     assert output.locations.tolist() == expected.flatten(2).argmin(2).tolist()
-    assert_close(model.prototypes.distances(output.embedding), expected)
+    assert_close(model.prototypes.distances(output.embedding.values), expected)
     assert_close(output.scores, torch.log((output.distances + 1) / (output.distances + 1e-4)))
 
 

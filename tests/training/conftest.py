@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
-from dapl.models.contract import PrototypeModel
+from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.prototypes import Prototypes
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
@@ -62,8 +62,8 @@ class Patches(PrototypeModel):
         membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(groups, dim=0)
         self.prototypes = Prototypes(membership, groups, width)
 
-    def embed(self, features: Tensor) -> Tensor:
-        return features.unflatten(1, (self.prototypes.groups, -1))
+    def embed(self, features: Tensor) -> Embedding:
+        return Embedding(features.unflatten(1, (self.prototypes.groups, -1)))
 
     def class_weights(self) -> Tensor:
         return (self.prototypes.membership & self.prototypes.kept.unsqueeze(1)).float()

@@ -116,7 +116,7 @@ def test_contrastive_by_loop(positives: str, batch: Batch) -> None:
     negatives = objective.draw_negatives(generator(0))
     assert negatives is not None
     prototypes = objective.model.prototypes
-    embedding = objective.model.from_features(batch.features).embedding
+    embedding = objective.model.from_features(batch.features).embedding.values
 
     def score(image: int, head: int, j: int) -> float:
         distances = (embedding[image, head] - prototypes.vectors[j].view(-1, 1, 1)).square().sum(0)

@@ -219,7 +219,7 @@ def test_records_can_be_recomputed_from_the_image(
         assert record.classes == [dataset.classes[j // 2]]
         sample = dataset[dataset.names.index(record.image)]
         assert sample.label == j // 2
-        embedding = model.embed(model.backbone(sample.image.unsqueeze(0)))[0, j % 2]  # D×H×W
+        embedding = model.embed(model.backbone(sample.image.unsqueeze(0))).values[0, j % 2]  # D×H×W
         row, column = record.location
         patch = embedding[:, row, column]
         assert_close(model.prototypes.vectors[j], patch, rtol=0, atol=1e-5)

@@ -67,7 +67,7 @@ class RunData:
                 "another order; give data with the same classes."
             )
         model.to(processes.device)
-        run_data.shared_backbone = digest(model.backbone)
+        run_data.shared_backbone = digest(model.extractor)
         return run_data
 
     def _tell_what_was_left_out(self) -> None:
@@ -108,7 +108,7 @@ class RunData:
 
     def _features(self, split: Split, model: PrototypeModel, views: int) -> Features | None:
         base, _ = base_rows(self.dataset(split))
-        weights = digest(model.backbone)
+        weights = digest(model.extractor)
         pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
         key = features_key(pixels, weights, self.config.model.backbone, views, self.config.runtime.precision)
         if self._in_memory is not None and self._in_memory[0] == (key, views):
@@ -133,7 +133,7 @@ class RunData:
         def compute(*allocate) -> Features:
             size = self.config.runtime.evaluation_batch
             with self.reporter.track("features", len(source)) as advance:
-                return compute_features(model.backbone, source, views, size, self.processes, advance, *allocate)
+                return compute_features(model.extractor, source, views, size, self.processes, advance, *allocate)
 
         if not on_disk:
             self._in_memory = None  # let the old ones go first
@@ -153,8 +153,8 @@ class RunData:
     def _size_gb(self, model: PrototypeModel, base: Dataset, views: int) -> float:
         size = self.config.data.image_size
         with torch.inference_mode():
-            model.backbone.eval()
-            shape = model.backbone(torch.zeros(1, 3, size, size, device=self.processes.device)).shape
+            model.extractor.eval()
+            shape = model.extractor(torch.zeros(1, 3, size, size, device=self.processes.device)).shape
         return len(base) * views * shape[1:].numel() * 4 / 2**30
 
     def _load_pixels(self, dataset: Dataset) -> Pixels | None:

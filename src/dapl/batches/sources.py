@@ -16,7 +16,7 @@ from dapl.batches.cache import WORKERS_BY, Pixels, base_rows, plain
 from dapl.common.seeds import derive_seed
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import Augmentation, Fit, augment, fit, mirrored
-from dapl.models.contract import Output, PrototypeModel
+from dapl.models.contract import FeatureTensors, Output, PrototypeModel
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Batch:
         return replace(self, **moved)
 
 
-def features_of(model: PrototypeModel, batch: Batch) -> Tensor:
+def features_of(model: PrototypeModel, batch: Batch) -> FeatureTensors:
     if batch.features is not None:
         return batch.features
-    return model.backbone(batch.images)
+    return model.extractor(batch.images)
 
 
 def run_model(model: PrototypeModel, batch: Batch) -> Output:

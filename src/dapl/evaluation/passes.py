@@ -183,7 +183,7 @@ def purity_of_prototypes(model: PrototypeModel, truth: SplitGroundTruth, reporte
             points = truth.points(batch)
             keypoints, visible = points.keypoints.to(processes.device), points.visible.to(processes.device)
             visible = F.visible_keypoints(keypoints, visible, size)
-            grid = (output.embedding.shape[-2], output.embedding.shape[-1])
+            grid = output.embedding.grid
             boxes = F.patches(output.locations, grid, size, float(scaled(PATCH, size)))
             present = F.merge_parts(F.parts_in_patches(boxes, keypoints, visible), groups)
             rows = table.rows(output.scores.float(), present, F.merge_parts(visible, groups), batch.indices, relevant)

@@ -157,7 +157,7 @@ class ModelView(BatchView):
         noise = [generator(self.protocol.seed, "noise", index) for index in self.indices.tolist()]
         noisy = F.perturb(self._images, self.model.backbone.std.flatten(), noise)  # type: ignore[union-attr,operator]
         with self.run_data.processes.autocast():
-            embedding = self.model.embed(self.model.backbone(noisy)).float()
+            embedding = self.model.embed(self.model.extractor(noisy)).float()
         near = self._parts_near(self.model.maps(embedding, self.named))
         return None if near is None else near[0]
 

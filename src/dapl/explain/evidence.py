@@ -19,7 +19,7 @@ from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
 from dapl.explain.patches import Box, Patch, PatchSource
 from dapl.metrics.functional import upsample
 from dapl.metrics.functional.regions import model_regions
-from dapl.models.contract import Output, PrototypeModel
+from dapl.models.contract import FeatureTensors, Output, PrototypeModel, rows_of
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
 BACKGROUND_BELOW = 0.5
@@ -49,8 +49,8 @@ class ModelPass:
 
     images: Tensor
     """uint8 B×3×S×S."""
-    features: Tensor
-    """B×D0×H×W."""
+    features: FeatureTensors
+    """What the extractor gave."""
     output: Output
 
 
@@ -223,7 +223,7 @@ def run_pass(model: PrototypeModel, images: Tensor) -> ModelPass:
         raise DaplError(
             "this model has no prototypes, so there is nothing that explains its answer; take a run of another system."
         )
-    features = model.backbone(images.to(model.prototypes.vectors.device))
+    features = model.extractor(images.to(model.prototypes.vectors.device))
     return ModelPass(images, features, model.from_features(features))
 
 
@@ -354,7 +354,7 @@ def _common_fields(
     prototypes, side = model.prototypes, int(done.images.shape[-1])
     named = torch.tensor([listed], device=prototypes.vectors.device)
     locations = done.output.locations[row : row + 1].gather(1, named)
-    attention = model.evidence_maps(done.features[row : row + 1], named, locations)
+    attention = model.evidence_maps(rows_of(done.features, slice(row, row + 1)), named, locations)
     maps = model.maps(done.output.embedding[row : row + 1].float(), named)[0]
     found = locate(model, maps, side, facts)
     scores, heads = done.output.scores[row].double().cpu(), prototypes.group_of.tolist()

@@ -70,7 +70,7 @@ def render_sources(
         assert batch.images is not None
         with torch.inference_mode():
             device = loaded.model.prototypes.vectors.device
-            embedding = loaded.model.embed(loaded.model.backbone(batch.images.to(device)))
+            embedding = loaded.model.embed(loaded.model.extractor(batch.images.to(device)))
         for row, index in enumerate(batch.indices.tolist()):
             for record in by_image[index]:
                 named = torch.tensor([record.index], device=device)

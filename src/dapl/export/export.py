@@ -137,7 +137,7 @@ def _channel_values(values: Any) -> list[float]:
 def _grid(model: PrototypeModel, size: int) -> tuple[int, int]:
     """H and W of the feature grid for images of this size."""
     with torch.no_grad():
-        height, width = model.embed(model.backbone(torch.zeros(1, 3, size, size))).shape[-2:]
+        height, width = model.embed(model.extractor(torch.zeros(1, 3, size, size))).grid
     return int(height), int(width)
 
 

@@ -50,7 +50,7 @@ class InferenceGraph(nn.Module):
         return ("logits", "scores", "maps")[: 3 if len(self.model.prototypes) else 2]
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        features = self.model.backbone(images)
+        features = self.model.extractor(images)
         if len(self.model.prototypes) == 0:
             output = self.model.from_features(features)
             return output.logits, output.scores

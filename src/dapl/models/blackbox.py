@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dapl.models.backbone import Backbone
-from dapl.models.contract import Output, PrototypeModel
+from dapl.models.contract import Embedding, Output, PrototypeModel
 from dapl.models.prototypes import Prototypes
 
 
@@ -34,8 +34,8 @@ class BlackBox(PrototypeModel):
     def score_count(self) -> int:
         return self.classifier.in_features
 
-    def embed(self, features: Tensor) -> Tensor:
-        return features.unsqueeze(1)
+    def embed(self, features: Tensor) -> Embedding:
+        return Embedding(features.unsqueeze(1))
 
     def from_features(self, features: Tensor) -> Output:
         pooled = features.float().mean((2, 3))

@@ -7,10 +7,54 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dapl.models.prototypes import Prototypes
+
+FeatureTensors = Any
+"""What the extractor of a system gives: a tensor, or a tuple of them, each with B rows. A system knows which."""
+
+
+def rows_of(features: FeatureTensors, rows: slice | Tensor) -> FeatureTensors:
+    """The features of some of the images.
+
+    >>> rows_of((torch.rand(4, 8), torch.rand(4, 2)), slice(0, 1))[1].shape
+    torch.Size([1, 2])
+    """
+    return tuple(one[rows] for one in features) if isinstance(features, tuple) else features[rows]
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What the prototypes are compared with. B images, G groups (heads) of width D.
+
+    A patch is a cell of the H×W grid, or, where a head has a single embedding of the place that it looks at, that
+    whole region: then the values have one cell, and ``where`` says where it is.
+
+    >>> cells = Embedding(torch.rand(4, 2, 3, 7, 7))
+    >>> regions = Embedding(torch.rand(4, 2, 3, 1, 1), where=torch.rand(4, 2, 14, 14))
+    >>> cells.grid, regions.grid, regions[1:3].where.shape
+    ((7, 7), (14, 14), torch.Size([2, 2, 14, 14]))
+    """
+
+    values: Tensor
+    """B×G×D×H×W, or B×G×D×1×1."""
+    where: Tensor | None = None
+    """B×G×H×W, not negative, 1 at the highest place: where each head looks; None where a patch is a cell."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """H and W of the maps."""
+        height, width = (self.values if self.where is None else self.where).shape[-2:]
+        return height, width
+
+    def __getitem__(self, rows: slice | Tensor) -> Embedding:
+        return Embedding(self.values[rows], None if self.where is None else self.where[rows])
+
+    def float(self) -> Embedding:
+        return Embedding(self.values.float(), None if self.where is None else self.where.float())
 
 
 @dataclass(frozen=True)
@@ -28,27 +72,32 @@ class Output:
     distances: Tensor
     """B×P: squared distance to that patch."""
     locations: Tensor
-    """B×P: where that patch is, row·W + column."""
-    embedding: Tensor
-    """B×G×D×H×W: what the prototypes were compared with."""
+    """B×P: where that patch is (of a region: its highest place), row·W + column."""
+    embedding: Embedding
+    """What the prototypes were compared with."""
 
 
 class PrototypeModel(nn.Module, ABC):
-    """Backbone → embedding → scores → logits.
+    """Extractor → features → embedding → scores → logits.
 
-    ``features`` (the backbone's output) is where a frozen backbone can be cut off and cached, ``scores`` where
+    ``features`` (what the extractor gives) is where a frozen backbone can be cut off and cached, ``scores`` where
     everything but the classifier can; hence `from_features` and `classify`.
 
-    >>> model.from_features(model.backbone(images)).logits      # as model(images).logits      # doctest: +SKIP
+    >>> model.from_features(model.extractor(images)).logits      # as model(images).logits      # doctest: +SKIP
     """
 
     backbone: nn.Module
     prototypes: Prototypes
     """None of them where a system does not explain itself (the black box)."""
 
+    @property
+    def extractor(self) -> nn.Module:
+        """From images to features: all that is cached when none of its parameters learns. Mostly the backbone."""
+        return self.backbone
+
     @abstractmethod
-    def embed(self, features: Tensor) -> Tensor:
-        """B×D0×H×W → B×G×D×H×W."""
+    def embed(self, features: FeatureTensors) -> Embedding:
+        """What the prototypes are compared with; features mostly B×D0×H×W."""
 
     def classify(self, scores: Tensor) -> Tensor:
         """B×P → B×C. Prototypes that were pruned do not count."""
@@ -64,29 +113,44 @@ class PrototypeModel(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> Output:
         """images: B×3×H0×W0, uint8 or float in [0, 1]."""
-        return self.from_features(self.backbone(images))
+        return self.from_features(self.extractor(images))
 
-    def from_features(self, features: Tensor) -> Output:
-        """features: B×D0×H×W."""
+    def from_features(self, features: FeatureTensors) -> Output:
         embedding = self.embed(features)
-        distances, locations = self.prototypes.nearest(embedding)
+        distances, locations = self.prototypes.nearest(embedding.values)
+        if embedding.where is not None:  # a region has one embedding, and is where the head looks most
+            locations = embedding.where.flatten(2).argmax(2)[:, self.prototypes.group_of]
         scores = self.prototypes.similarity(distances)
         return Output(self.classify(scores), scores, distances, locations, embedding)
 
     def activation_maps(self, images: Tensor, prototypes: Tensor | None = None) -> Tensor:
-        """a = log-similarity at every location: B×P×H×W, or B×M×H×W for the prototypes named (long M or B×M)."""
-        return self.maps(self.embed(self.backbone(images)), prototypes)
+        """a = similarity at every location: B×P×H×W, or B×M×H×W for the prototypes named (long M or B×M)."""
+        return self.maps(self.embed(self.extractor(images)), prototypes)
 
-    def maps(self, embedding: Tensor, prototypes: Tensor | None = None) -> Tensor:
-        """As `activation_maps`, from an embedding that is already there."""
-        return self.prototypes.similarity(self.prototypes.distances(embedding, prototypes))
+    def maps(self, embedding: Embedding, prototypes: Tensor | None = None) -> Tensor:
+        """As `activation_maps`, from an embedding that is already there.
+
+        Where a patch is a region, a_j(l) = s_j·where_h(l): the similarity, spread as the head looks. The highest value
+        of a map is the score in either case.
+        """
+        similarity = self.prototypes.similarity(self.prototypes.distances(embedding.values, prototypes))
+        if embedding.where is None:
+            return similarity
+        return similarity * self._where_of(embedding.where, prototypes)
+
+    def _where_of(self, where: Tensor, prototypes: Tensor | None) -> Tensor:
+        """B×G×H×W → B×M×H×W, of the group of each prototype."""
+        groups = self.prototypes.group_of if prototypes is None else self.prototypes.group_of[prototypes]
+        if groups.dim() == 1:
+            return where[:, groups]
+        return where[torch.arange(len(where), device=where.device).unsqueeze(1), groups]
 
     def to_pixels(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """Activation maps on the image, bicubic: …×H×W → …×size."""
         flat = maps.flatten(0, -3).unsqueeze(1)
         return F.interpolate(flat, size=size, mode="bicubic", align_corners=False).view(*maps.shape[:-2], *size)
 
-    def evidence_maps(self, features: Tensor, prototypes: Tensor, locations: Tensor) -> Tensor | None:
+    def evidence_maps(self, features: FeatureTensors, prototypes: Tensor, locations: Tensor) -> Tensor | None:
         """From where in the image the embedding at a location took its values, B×M×H×W, each summing to 1.
 
         None for a system whose embedding at a location is made of what is there and no more: its activation map says

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dapl.models.backbone import Backbone
-from dapl.models.contract import PrototypeModel
+from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import HeadAttention, Init, regular_addon
 from dapl.models.prototypes import Prototypes
 
@@ -52,8 +52,8 @@ class Dapl(PrototypeModel):
         self.prototypes = Prototypes(membership, groups=heads, width=head_dim, epsilon=epsilon)
         self.classifier = ClassWeights(classes, heads)
 
-    def embed(self, features: Tensor) -> Tensor:
-        return self.attention(self.addon(features))
+    def embed(self, features: Tensor) -> Embedding:
+        return Embedding(self.attention(self.addon(features)))
 
     def classify(self, scores: Tensor) -> Tensor:
         return self.classifier((scores * self.prototypes.kept).unflatten(1, (-1, self.heads)))

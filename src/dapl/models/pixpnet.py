@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dapl.models.backbone import Backbone
-from dapl.models.contract import PrototypeModel
+from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import Init, regular_addon
 from dapl.models.prototypes import UnitPrototypes
 from dapl.models.receptive import ReceptiveFields, receptive_fields
@@ -44,8 +44,8 @@ class PixPNet(PrototypeModel):
         self.prototypes = UnitPrototypes(membership, groups=1, width=width, epsilon=epsilon)
         self._fields: dict[tuple[int, int], ReceptiveFields] = {}
 
-    def embed(self, features: Tensor) -> Tensor:
-        return F.normalize(self.addon(features), dim=1).unsqueeze(1)
+    def embed(self, features: Tensor) -> Embedding:
+        return Embedding(F.normalize(self.addon(features), dim=1).unsqueeze(1))
 
     def class_weights(self) -> Tensor:
         prototypes = self.prototypes

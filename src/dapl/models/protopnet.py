@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dapl.models.backbone import Backbone
-from dapl.models.contract import PrototypeModel
+from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import Init, regular_addon
 from dapl.models.prototypes import Prototypes
 
@@ -44,8 +44,8 @@ class ProtoPNet(PrototypeModel):
         nn.init.ones_(self.classifier.weight)
         self.set_other_class_weight(other_class_weight)
 
-    def embed(self, features: Tensor) -> Tensor:
-        return self.addon(features).unsqueeze(1)
+    def embed(self, features: Tensor) -> Embedding:
+        return Embedding(self.addon(features).unsqueeze(1))
 
     def classify(self, scores: Tensor) -> Tensor:
         return self.classifier(scores * self.prototypes.kept)

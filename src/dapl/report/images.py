@@ -152,7 +152,7 @@ def _show_batch(
         named = list(prototypes[index])
         heats, values = {}, {}
         if named:
-            maps = model.maps(embedding[row : row + 1], torch.tensor([named], device=embedding.device))[0]
+            maps = model.maps(embedding[row : row + 1], torch.tensor([named], device=embedding.values.device))[0]
             found = locate(model, maps, int(batch.images.shape[-1]), _facts(known, row, dataset.parts))
             cells = F.adaptive_avg_pool2d(found.heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
             for m, j in enumerate(named):

@@ -53,7 +53,7 @@ class Objective(nn.Module):
         contrast, foreground, spatial = self.weights.contrast, self.weights.foreground, self.weights.spatial
         if negatives is not None:
             positives, counts = self._positives(output, batch.labels)
-            scores = self.model.prototypes.across_groups(output.embedding, negatives)
+            scores = self.model.prototypes.across_groups(output.embedding.values, negatives)
             yield "contrast", contrast.weight, losses.contrastive(positives, scores, contrast.margin, counts)
         if foreground.weight and batch.masks is not None:
             named, counts = self._looked_at(batch.labels, foreground.over)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from dapl.batches.sources import Batch, features_of, grid_masks
 from dapl.data.sample import Dataset
-from dapl.models.contract import PrototypeModel
+from dapl.metrics.functional.background import share_beside
+from dapl.models.contract import Embedding, PrototypeModel
 from dapl.processes.interface import Processes
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
@@ -29,8 +30,8 @@ class BestPatches:
     """long P: row·W + column."""
     share: Tensor
     """P: foreground share of the patch; nan without masks."""
-    embedding: Tensor
-    """P×D×H×W: the group's embedding of that whole image, for its map afterwards."""
+    embedding: Embedding
+    """Values P×D×H×W and where P×H×W: the group's embedding of that whole image, for its map afterwards."""
 
     def take(self, found: dict[str, Tensor]) -> Tensor:
         """Take over what wins, bool P: by rank, then distance, then index, so the order of batches is nothing."""
@@ -71,74 +72,92 @@ def project(
         raise ValueError("Projection needs at least one image in every process.")
     best = _merge(best, processes)
     found = best.rank >= 0
-    chosen = best.embedding.flatten(2).gather(2, best.location[:, None, None].expand(-1, best.embedding.shape[1], 1))
+    values, where = best.embedding.values, best.embedding.where
+    cell = best.location if where is None else torch.zeros_like(best.location)
+    chosen = values.flatten(2).gather(2, cell[:, None, None].expand(-1, values.shape[1], 1))
     vectors = model.prototypes.vectors
     vectors.copy_(torch.where(found.unsqueeze(1), chosen.squeeze(2), vectors))
-    squares = (best.embedding - model.prototypes.points()[:, :, None, None]).square().sum(1)
+    maps = model.prototypes.similarity((values - model.prototypes.points()[:, :, None, None]).square().sum(1))
+    maps = maps if where is None else maps * where
     grounded = found & (best.rank >= 1)
-    maps = model.prototypes.similarity(squares)
     return Projection(best.image, best.location, best.distance, best.share, grounded, maps)
 
 
 def _consider(
-    model: PrototypeModel, batch: Batch, embedding: Tensor, threshold: float | None, best: BestPatches | None
+    model: PrototypeModel, batch: Batch, embedding: Embedding, threshold: float | None, best: BestPatches | None
 ) -> BestPatches:
     """Let the patches of one batch compete with the best so far."""
-    prototypes = model.prototypes
-    shares = None if batch.masks is None else grid_masks(batch.masks, embedding.shape[-2:])
-    allowed, image_rank = _allowed(shares, threshold, embedding)
-    distances, locations = _nearest_of_class(model, embedding, batch.labels, allowed)
+    prototypes, groups = model.prototypes, model.prototypes.group_of
+    shares = None if batch.masks is None else _patch_shares(embedding, grid_masks(batch.masks, embedding.grid))
+    allowed, image_rank = _allowed(shares, threshold, embedding.values)
+    distances, cells = _nearest_of_class(model, embedding.values, batch.labels, allowed)
     # Only images of the prototype's own classes compete; one that was removed stays as it is.
     competes = prototypes.membership[:, batch.labels].T & prototypes.kept
-    rank = torch.where(competes, image_rank.unsqueeze(1), -1.0)
+    rank = torch.where(competes, image_rank[:, groups], -1.0)
     # The best of the batch: highest rank, then smallest distance, then the first image.
     top = rank.amax(0)
     distance = distances.masked_fill(rank < top, torch.inf)
-    indices = batch.indices.to(embedding.device)
+    indices = batch.indices.to(rank.device)
     row = _first_minimum(distance, indices)
     everyone = torch.arange(len(prototypes), device=row.device)
-    location = locations[row, everyone]
-    share = torch.full_like(top, torch.nan) if shares is None else shares.flatten(1)[row, location]
+    cell = cells[row, everyone]
+    share = torch.full_like(top, torch.nan) if shares is None else shares.flatten(2)[row, groups, cell]
+    location = cell if embedding.where is None else embedding.where.flatten(2).argmax(2)[row, groups]
     if best is None:
         best = _nothing(len(prototypes), embedding)
     found = {"rank": top, "distance": distance[row, everyone], "image": indices[row]}
     better = best.take(found | {"location": location, "share": share})
-    best.embedding[better] = embedding[row[better], prototypes.group_of[better]]
+    best.embedding.values[better] = embedding.values[row[better], groups[better]]
+    if embedding.where is not None and best.embedding.where is not None:
+        best.embedding.where[better] = embedding.where[row[better], groups[better]]
     return best
 
 
 def _nearest_of_class(
-    model: PrototypeModel, embedding: Tensor, labels: Tensor, allowed: Tensor | None
+    model: PrototypeModel, values: Tensor, labels: Tensor, allowed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Distance and location of the nearest allowed patch, B×P; infinity for prototypes of other classes.
+    """Distance and cell of the nearest allowed patch, B×P; infinity for prototypes of other classes.
 
     An image meets the prototypes of its own class alone, so the work is that of M prototypes, not of P.
+    Shapes: values B×G×D×h×w, allowed bool B×G×h×w.
     """
     named, counts = model.prototypes_of(labels)
-    squares = model.prototypes.distances(embedding, named).flatten(2)
+    squares = model.prototypes.distances(values, named).flatten(2)
     if allowed is not None:
-        squares = squares.masked_fill(~allowed.flatten(1).unsqueeze(1), torch.inf)
+        rows = torch.arange(len(labels), device=named.device).unsqueeze(1)
+        squares = squares.masked_fill(~allowed.flatten(2)[rows, model.prototypes.group_of[named]], torch.inf)
     nearest = squares.min(2)
     shape = len(labels), len(model.prototypes) + 1  # the last column takes what does not count
     place = torch.where(counts, named, len(model.prototypes))
     distances = squares.new_full(shape, torch.inf).scatter_(1, place, nearest.values)
-    locations = torch.zeros(shape, dtype=torch.long, device=squares.device).scatter_(1, place, nearest.indices)
-    return distances[:, :-1], locations[:, :-1]
+    cells = torch.zeros(shape, dtype=torch.long, device=squares.device).scatter_(1, place, nearest.indices)
+    return distances[:, :-1], cells[:, :-1]
+
+
+def _patch_shares(embedding: Embedding, masks: Tensor) -> Tensor:
+    """The foreground share of every patch, B×G×h×w: of a cell, or of the region that a head looks at (one cell).
+
+    Shapes: masks B×H×W in [0, 1].
+    """
+    groups = embedding.values.shape[1]
+    if embedding.where is None:
+        return masks.unsqueeze(1).expand(-1, groups, -1, -1)
+    return (1 - share_beside(embedding.where, masks, empty=1.0))[..., None, None]
 
 
 def _allowed(shares: Tensor | None, threshold: float | None, like: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Which patches of each image may be taken (bool B×H×W), and the rank they give it (B).
+    """Which patches of each image and group may be taken (bool B×G×h×w), and the rank they give it (B×G).
 
     An image with patches above the threshold offers those, rank 1. One without offers its best share as rank, so
     that it is taken only where the class has nothing better (decision 6).
     """
-    ones = like.new_ones(len(like))
+    ones = like.new_ones(like.shape[:2])
     if shares is None or threshold is None:
         return None, ones
-    highest = shares.flatten(1).amax(1)
+    highest = shares.flatten(2).amax(2)
     enough = highest > threshold
-    floor = torch.where(enough, like.new_tensor(threshold), highest)[:, None, None]
-    allowed = torch.where(enough[:, None, None], shares > floor, shares == floor)
+    floor = torch.where(enough, like.new_tensor(threshold), highest)[..., None, None]
+    allowed = torch.where(enough[..., None, None], shares > floor, shares == floor)
     return allowed, torch.where(enough, ones, highest.clamp(max=0.999))
 
 
@@ -148,14 +167,18 @@ def _first_minimum(distance: Tensor, indices: Tensor) -> Tensor:
     return torch.where(ties, indices.unsqueeze(1), torch.iinfo(torch.long).max).argmin(0)
 
 
-def _nothing(count: int, embedding: Tensor) -> BestPatches:
+def _nothing(count: int, embedding: Embedding) -> BestPatches:
+    values, where = embedding.values, embedding.where
     return BestPatches(
-        rank=embedding.new_full((count,), -1.0),
-        distance=embedding.new_full((count,), torch.inf),
-        image=torch.full((count,), -1, device=embedding.device),
-        location=torch.zeros(count, dtype=torch.long, device=embedding.device),
-        share=embedding.new_full((count,), torch.nan),
-        embedding=embedding.new_zeros(count, *embedding.shape[2:]),
+        rank=values.new_full((count,), -1.0),
+        distance=values.new_full((count,), torch.inf),
+        image=torch.full((count,), -1, device=values.device),
+        location=torch.zeros(count, dtype=torch.long, device=values.device),
+        share=values.new_full((count,), torch.nan),
+        embedding=Embedding(
+            values.new_zeros(count, *values.shape[2:]),
+            None if where is None else where.new_zeros(count, *where.shape[2:]),
+        ),
     )
 
 
@@ -168,8 +191,11 @@ def _merge(best: BestPatches, processes: Processes) -> BestPatches:
     merged = BestPatches(**{name: value[0].clone() for name, value in gathered.items()}, embedding=best.embedding)
     for process in range(1, processes.world_size):
         winner[merged.take({name: value[process] for name, value in gathered.items()})] = process
-    mine = (winner == processes.global_rank)[:, None, None, None]
-    merged.embedding = processes.sum(torch.where(mine, best.embedding, 0))
+    mine = winner == processes.global_rank
+    values, where = best.embedding.values, best.embedding.where
+    values = processes.sum(torch.where(mine[:, None, None, None], values, 0))
+    where = None if where is None else processes.sum(torch.where(mine[:, None, None], where, 0))
+    merged.embedding = Embedding(values, where)
     return merged
 
 

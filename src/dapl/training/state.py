@@ -77,7 +77,7 @@ class RunState:
             self._forget_log()
             if config.start is not None:
                 self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
-            self.run_data.shared_backbone = digest(self.model.backbone)
+            self.run_data.shared_backbone = digest(self.model.extractor)
         first = self._epochs_before(self.position)
         self.curves = open_curves(run.tensorboard, first) if processes.global_rank == 0 else None
 
@@ -107,7 +107,7 @@ class RunState:
         return masks
 
     def _validate(self) -> Terms:
-        frozen = not any(p.requires_grad for p in self.model.backbone.parameters())
+        frozen = not any(p.requires_grad for p in self.model.extractor.parameters())
         # While the backbone learns, its features are worth nothing after this one look at them.
         source = self.run_data.source("validation", self.model) if frozen else self.run_data.images("validation")
         scores = all_scores(self.model, source, self._order(len(source)), self.processes, lambda count: None)
