@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -42,41 +44,95 @@ def test_noise_does_not_part_what_ties(kind: str, percentile: float) -> None:
 
 
 def test_without_the_rule_noise_would_decide() -> None:
-    """The same plateaus, cut at the percentile to the bit: the regions are noise."""
-    noisy = with_noise(maps("plateaus"), NOISE).flatten(2)
-    threshold = noisy.sort(-1).values[..., 243:244]
-    assert (noisy >= threshold).sum(-1).lt(20).all()  # some of a plateau of fifty
-    assert (F.activation_regions(maps("plateaus"))).flatten(2).sum(-1).gt(30).all()
+    """The same plateaus, cut at the percentile to the bit: the regions are noise, other ones each time."""
+    first, second = (with_noise(maps("plateaus"), NOISE, seed).flatten(2) for seed in (0, 1))
+    cut = [values >= values.sort(-1).values[..., 243:244] for values in (first, second)]
+    assert (cut[0] & cut[1]).sum(-1).float().mean() < 8  # of 13 pixels
+
+
+def slow_region(values: Tensor, number: int, largest: float | None = None) -> Tensor:
+    """Of one map, H×W: pixel after pixel, the highest first, of ties the nearest to the peak, then row by row.
+
+    ``largest``: of the map before it was upsampled.
+    """
+    slack = TIE * (float(values.abs().max()) if largest is None else largest)
+    cells = [(y, x) for y in range(len(values)) for x in range(values.shape[1])]
+    threshold = sorted((float(values[cell]) for cell in cells), reverse=True)[number - 1]
+    peak = next(cell for cell in cells if values[cell] >= values.max() - slack)
+    sure = [cell for cell in cells if values[cell] > threshold + slack]
+    tied = [cell for cell in cells if abs(float(values[cell]) - threshold) <= slack]
+    tied.sort(key=lambda cell: ((cell[0] - peak[0]) ** 2 + (cell[1] - peak[1]) ** 2, cell))
+    region = torch.zeros(values.shape, dtype=torch.bool)
+    for cell in sure + tied[: number - len(sure)]:
+        region[cell] = True
+    return region
+
+
+@pytest.mark.parametrize("kind", ["plateaus", "mirrored", "any"])
+@pytest.mark.parametrize("percentile", [50.0, 95.0, 99.0])
+def test_ties_against_a_loop(kind: str, percentile: float) -> None:
+    values = maps(kind, 8)
+    number = 256 - math.ceil(percentile / 100 * 255)
+    found = F.activation_regions(values, None, percentile)
+    assert (found.sum((-2, -1)) == number).all()
+    assert torch.equal(found[:, 0], torch.stack([slow_region(one[0], number) for one in values]))
+
+
+def test_the_region_of_a_lone_peak_is_compact() -> None:
+    """One cell of 7×7 is active, in a corner: its bump has fewer pixels than a region, and the rest of the map ties."""
+    lone = torch.zeros(1, 7, 7)
+    lone[0, 0, 0] = 3.0
+    region = F.activation_regions(lone, 224)[0]
+    rows, columns = region.nonzero().unbind(1)
+    assert region.sum() == 2509
+    assert max(rows.max(), columns.max()) < 80  # a square of 2,509 pixels in the corner has a side of 50
 
 
 @pytest.mark.parametrize("noise", [1e-7, 1e-6, 1e-4, 1e-2])
 def test_only_pixels_at_the_threshold_can_change(noise: float) -> None:
-    """True by construction: order statistic and largest value move by no more than the map does."""
+    """True by construction: order statistic and largest value move by no more than the map does.
+
+    So a pixel stays where it is when it is further from the threshold than ties are, and than both of them moved.
+    """
     plain = maps("any")
     noisy = with_noise(plain, noise)
     largest = plain.abs().amax((-2, -1), keepdim=True)
-    threshold = plain.flatten(-2).sort(-1).values[..., 243, None, None] - TIE * largest
+    threshold = plain.flatten(-2).sort(-1).values[..., 243, None, None]
     changed = F.activation_regions(plain) != F.activation_regions(noisy)
-    near = (plain - threshold).abs() <= (2 + TIE) * noise * largest + 1e-6
+    near = (plain - threshold).abs() <= (TIE + (2 + TIE) * noise) * largest + 1e-6
     assert (near | ~changed).all()
 
 
 def test_a_map_that_varies_by_rounding_is_flat() -> None:
     """A model whose patches are all alike: 8.9 everywhere, and what is left is noise."""
     flat = with_noise(torch.full((20, 1, 4, 4), 8.9), 1e-5)
-    assert F.activation_regions(flat, 64).all()
+    assert not F.activation_regions(flat, 64).any()
     assert (F.peaks(flat, 64) == 0).all()
     bump = torch.full((1, 1, 4, 4), 8.9)
     bump[..., 1, 2] += 3 * FLAT * 8.9
-    assert F.activation_regions(bump, 64).float().mean() < 0.1
+    assert F.activation_regions(bump, 64).float().mean() == pytest.approx(0.05, abs=1e-3)
+
+
+def test_what_a_flat_map_is_worth() -> None:
+    """Nothing: it lies on no part, and corresponds to none."""
+    flat, parts = torch.full((1, 2, 4, 4), 0.7), torch.ones(1, 3, 64, 64, dtype=torch.bool)
+    regions = F.activation_regions(flat, 64)
+    assigned = F.assign(F.overlap(regions, parts), 0.2)
+    assert F.coverage(assigned) == 0
+    assert F.redundancy(regions, assigned) == 0
+    assert F.diversity(regions, assigned) == 0.5
+    assert F.iou(regions).eq(0).all()
+    assert F.region_background_share(regions, parts[:, 0]).isnan().all()
+    corner = torch.ones(1, 3, 2)  # where `peaks` has to put the peak of a flat map
+    assert not F.corresponding_parts(flat, corner, torch.ones(1, 3, dtype=torch.bool), 64).any()
 
 
 def test_single_and_double_precision_make_the_same_regions() -> None:
     single = torch.nn.functional.avg_pool2d(maps("any", 200), 2)
     found, exact = F.activation_regions(single, 96), F.activation_regions(single.double(), 96)
     differs = (found != exact).flatten(1).sum(1)
-    assert differs.max() <= 1  # one pixel that lies at the threshold to seven digits
-    assert differs.sum() <= 4
+    assert differs.max() <= 2  # one pixel taken for another that lies at the threshold to seven digits
+    assert differs.sum() <= 8
 
 
 def random_sets(*shape: int, seed: int) -> torch.Tensor:

@@ -223,6 +223,8 @@ def _show(axes, pixels: np.ndarray) -> None:
 
 
 def _outline(axes, region: Tensor, colour: str, background: bool) -> None:
+    if not region.any():  # a flat map has no region
+        return
     values = np.pad(region.float().numpy(), 1)[1:-1, 1:-1]
     axes.contour(values, levels=[0.5], colors=["black"], linewidths=2.6, alpha=0.5)
     axes.contour(values, levels=[0.5], colors=[colour], linewidths=1.6, linestyles="--" if background else "-")

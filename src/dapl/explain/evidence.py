@@ -87,7 +87,12 @@ class Reason:
     switched_off: bool
     location: tuple[int, int] = field(metadata=doc("(row, column) of the nearest patch on the feature grid."))
     place: tuple[float, float] = field(metadata=doc("The same as (x, y) in pixels of the image."))
-    box: Box = field(metadata=doc("Left, top, right, bottom of its region in the image, the last two exclusive."))
+    box: Box | None = field(
+        metadata=doc(
+            "Left, top, right, bottom of its region in the image, the last two exclusive; "
+            "null where its map is flat, so that there is no region."
+        )
+    )
     part: str | None
     part_from: str | None = field(metadata=doc("`image`: its region lies on it here; `prototype`: its patch shows it."))
     foreground: float | None = field(metadata=doc("Share of the region on the object, where that is known."))
@@ -322,8 +327,8 @@ class Located:
 
     heat: Tensor
     """M×S×S: their maps on the image, as the system itself shows them."""
-    boxes: list[Box]
-    """Bounds of their regions."""
+    boxes: list[Box | None]
+    """Bounds of their regions; None where a map is flat and has none."""
     parts: list[str | None]
     """The part that each region lies on."""
     foreground: list[float | None]
@@ -336,8 +341,9 @@ def locate(model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | N
     bicubic = type(model).to_pixels is PrototypeModel.to_pixels  # two matrix products do that ten times as fast
     heat = upsample(maps, side) if bicubic else model.to_pixels(maps, (side, side)).cpu()
     regions = model_regions(model, maps, side, PERCENTILE)
-    boxes = bounding_boxes(regions.view(torch.uint8)).tolist()  # four times as fast as on booleans
-    return Located(heat, [tuple(box) for box in boxes], name_parts(regions, facts), foreground_shares(regions, facts))
+    bounds = bounding_boxes(regions.view(torch.uint8))  # four times as fast as on booleans
+    boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]
+    return Located(heat, boxes, name_parts(regions, facts), foreground_shares(regions, facts))
 
 
 def _common_fields(

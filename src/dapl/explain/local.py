@@ -30,7 +30,7 @@ class ShownPatch:
     image: str = field(metadata=doc("Address of the image."))
     width: int
     height: int
-    box: Box | None = field(metadata=doc("The region in it; null where the whole image is the region."))
+    box: Box | None = field(metadata=doc("The region in it; null where the image is the patch, or has no region."))
 
     @classmethod
     def of(cls, patch: Patch, address: str) -> ShownPatch:

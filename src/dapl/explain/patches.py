@@ -43,7 +43,7 @@ class Patch:
     image: Tensor
     """uint8 3×h×w: the whole image as the model sees it, or the patch alone."""
     box: Box | None
-    """The prototype's region in it; None where the image is the patch."""
+    """The prototype's region in it; None where the image is the patch, or where there is no region."""
     whole: bool = False
     """Whether the image is all that the model saw, so that a close-up shows more."""
 
@@ -88,8 +88,10 @@ class RunPatches(PatchSource):
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
         source = self._source(record)
-        if source is None or record.box is None:
+        if source is None:
             return None
+        if record.box is None:  # its map is flat there
+            return Patch(source[0], None, whole=True)
         left, top, right, bottom = record.box
         return Patch(source[0], (left, top, right, bottom), whole=True)
 

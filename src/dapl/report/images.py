@@ -84,7 +84,8 @@ class ShownImage:
     heats: dict[int, Tensor]
     """By prototype, uint8 HEAT_SIDE×HEAT_SIDE: its map on the image, scaled to its own range."""
     values: dict[int, dict[str, Any]]
-    """By prototype, what the page says: ``score``, ``part``, ``foreground`` and the ``box`` in shares of the side."""
+    """By prototype, what the page says: ``score``, ``part``, ``foreground`` and the ``box`` in shares of the side, None
+    where there is no region."""
 
 
 def spread_images(labels: Sequence[int], classes: int, count: int) -> list[list[int]]:
@@ -157,8 +158,9 @@ def _show_batch(
             cells = F.adaptive_avg_pool2d(found.heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
             for m, j in enumerate(named):
                 heats[j] = torch.from_numpy(levels_of(cells[m]))
+                box = found.boxes[m]
                 values[j] = {
-                    "box": [rounded(edge / batch.images.shape[-1]) for edge in found.boxes[m]],
+                    "box": None if box is None else [rounded(edge / batch.images.shape[-1]) for edge in box],
                     "score": rounded(float(output.scores[row, j])),
                     "part": found.parts[m],
                     "foreground": rounded(found.foreground[m]),

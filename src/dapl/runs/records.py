@@ -29,7 +29,8 @@ class PrototypeRecord:
     location: list[int] | None = None
     """[row, column] on the feature grid."""
     box: list[int] | None = None
-    """[left, top, right, bottom] in pixels, right and bottom exclusive: bounds of the activation region."""
+    """[left, top, right, bottom] in pixels, right and bottom exclusive: bounds of the activation region; None before
+    projection, and where the map is flat, so that there is no region."""
     distance: float | None = None
     """Squared distance from the prototype to that patch before it became the patch."""
     foreground_share: float | None = None
@@ -48,17 +49,22 @@ def fresh_records(model: PrototypeModel, classes: Sequence[str]) -> list[Prototy
     ]
 
 
-def bounding_boxes(regions: Tensor) -> Tensor:
-    """bool P×H×W → long P×4: left, top, right, bottom, the last two exclusive; zeros for an empty region."""
+def bounding_boxes(regions: Tensor) -> list[list[int] | None]:
+    """bool P×H×W → for each left, top, right, bottom, the last two exclusive; None for an empty region.
+
+    >>> bounding_boxes(torch.tensor([[[False, True, True]], [[False, False, False]]]))
+    [[1, 0, 3, 1], None]
+    """
 
     def ends(occupied: Tensor) -> tuple[Tensor, Tensor]:
         flags = occupied.int()
         return flags.argmax(1), occupied.shape[1] - flags.flip(1).argmax(1)
 
-    left, right = ends(regions.any(1))
-    top, bottom = ends(regions.any(2))
-    boxes = torch.stack([left, top, right, bottom], dim=1)
-    return boxes * regions.flatten(1).any(1).unsqueeze(1)
+    columns, rows = regions.any(1), regions.any(2)
+    left, right = ends(columns)
+    top, bottom = ends(rows)
+    boxes = torch.stack([left, top, right, bottom], dim=1).tolist()
+    return [box if filled else None for box, filled in zip(boxes, rows.any(1).tolist(), strict=True)]
 
 
 def records_to_json(records: Sequence[PrototypeRecord]) -> list[dict[str, Any]]:

@@ -203,7 +203,7 @@ def record_projection(
     records: list[PrototypeRecord], found: Projection, dataset: Dataset, regions: Tensor
 ) -> list[PrototypeRecord]:
     """``regions``: bool P×S×S, where each prototype is active on its own source image."""
-    boxes = bounding_boxes(regions).tolist()
+    boxes = bounding_boxes(regions)
     width = found.maps.shape[-1]
     updated = []
     for record in records:

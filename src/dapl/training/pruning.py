@@ -31,7 +31,7 @@ def foreground_shares(
     bias_of: str = "region",
     percentile: float = 95.0,
 ) -> Tensor:
-    """1 − B̄ of each prototype over the images of its class: P, nan where the class has no image.
+    """1 − B̄ of each prototype over the images of its class in which it has a region: P, nan where there is none.
 
     ``region``: share of the activation region's pixels; ``map``: of the raw map, the literal B of equation 5.
     """
@@ -49,6 +49,7 @@ def foreground_shares(
             bias = background_bias(maps, grid_masks(masks, maps.shape[-2:]))
         else:
             bias = region_background_share(model_regions(model, maps, masks.shape[-1], percentile), masks.bool())
+        counted = counted & ~bias.isnan()  # a flat map, or one that is 0 everywhere, lies nowhere
         sums.index_add_(0, named[counted], 1 - bias[counted].double())
         counts.index_add_(0, named[counted], torch.ones_like(bias[counted], dtype=torch.double))
     return (processes.sum(sums) / processes.sum(counts)).float()  # 0/0 is nan: no evidence

@@ -24,7 +24,7 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import on_pixels, pair
+from dapl.metrics.functional.regions import flat_maps, on_pixels, pair
 
 
 def visible_keypoints(keypoints: Tensor, visible: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -58,7 +58,8 @@ def pixel_of(keypoints: Tensor, size: int | tuple[int, int]) -> Tensor:
 def peaks(maps: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
     r"""The pixel where a prototype's upsampled map is highest; of several that tie, the first in row-major order.
 
-    What a tie is, `activation_regions` says: the last bits of a map decide nothing.
+    What a tie is, `activation_regions` says: the last bits of a map decide nothing. A flat map ties everywhere; its
+    "peak" is the first pixel, and metrics do not count it (`corresponding_parts`).
 
     .. math:: \operatorname{argmax}_{(x, y)} a_j[y, x]
 
@@ -95,7 +96,8 @@ def corresponding_parts(
     .. math:: o_{jk} = [\, k \text{ visible},\ |x_k - x_j| \le \text{half_size},\ |y_k - y_j| \le \text{half_size} \,]
 
     with the pixels :math:`(x_k, y_k)` of the keypoint and :math:`(x_j, y_j)` of `peaks`, bounds included: the box of
-    "72 px" of the paper holds 73 pixels per side. A part whose keypoint lies outside the image is not visible.
+    "72 px" of the paper holds 73 pixels per side. A part whose keypoint lies outside the image is not visible, and a
+    flat map corresponds to no part.
 
     No model pass beyond the one that gave the maps.
 
@@ -122,7 +124,7 @@ def corresponding_parts(
     check_maps(maps)
     check_same(maps, keypoints, "maps and keypoints", leading=3, trailing=2)
     offsets = pixel_of(keypoints, size).unsqueeze(-3) - peaks(maps, size).unsqueeze(-2)
-    return (offsets.abs() <= half_size).all(-1) & visible.unsqueeze(-2)
+    return (offsets.abs() <= half_size).all(-1) & visible.unsqueeze(-2) & ~flat_maps(maps).unsqueeze(-1)
 
 
 def count_parts(

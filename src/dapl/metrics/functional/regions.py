@@ -45,16 +45,16 @@ def upsample(maps: Tensor, size: int | tuple[int, int]) -> Tensor:
 def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, percentile: float = 95.0) -> Tensor:
     r"""The activation region of each prototype (decision 10): the pixels at or above the percentile of its own map.
 
-    .. math:: A_j = \{x : a_j[x] \ge q_j - 10^{-5} \max |a_j|\},
-        \qquad q_j = a_{j,(r)}, \quad r = \lceil \text{percentile}/100 (n-1) \rceil
+    .. math:: A_j = \{x : a_j[x] \ge q_j\}, \qquad q_j = a_{j,(r)}, \quad r = \lceil \text{percentile}/100 (n-1) \rceil
 
     where :math:`a_j` is the map upsampled bicubically to the image's :math:`n` pixels and :math:`a_{j,(r)}` its order
-    statistic of rank :math:`r`, counted from 0: ``numpy.percentile(…, method="higher")``. A region has :math:`n - r`
-    pixels (2,509 of 224×224) and those that tie with the last of them.
+    statistic of rank :math:`r`, counted from 0: ``numpy.percentile(…, method="higher")``. A region has exactly
+    :math:`n - r` pixels (2,509 of 224×224), or none: that of a flat map, which says nothing of any place, is empty.
 
-    Values that differ by less than 1e-5 of the largest are ties, and ties all belong to the region: the same model
-    gives other last bits in another batch or on another processor, and these must not decide. A map is flat, and has
-    the whole image as its region, when it varies by less than 1e-3 of its largest value: what is left then is
+    Values that differ from :math:`q_j` by at most 1e-5 of the largest tie with it, for the same model gives other last
+    bits in another batch or on another processor, and these must not decide. Of the pixels that tie, those nearest to
+    the map's peak (`dapl.metrics.functional.peaks`) belong to the region, as many as it lacks; of equally near ones the
+    first in row-major order. A map is flat when it varies by at most 1e-3 of its largest value: what is left then is
     rounding. Both numbers are explained in docs/metrics.md.
 
     Args:
@@ -72,6 +72,8 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
                  [False,  True,  True]]])
         >>> activation_regions(torch.arange(49.0).view(1, 7, 7), size=224).sum((-2, -1))
         tensor([2509])
+        >>> activation_regions(torch.ones(1, 7, 7), size=224).any()
+        tensor(False)
     """
     check_maps(maps)
     check_open_interval(percentile, 0, 100, "percentile")
@@ -80,9 +82,35 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
     regions = torch.empty((*maps.shape[:-2], height, width), dtype=torch.bool, device=maps.device)
     by_map = regions.flatten(0, -3)
     for rows, chunk, slack in on_pixels(maps, size):
-        threshold = _order_statistic(chunk.flatten(1), rank) - slack
+        threshold, below = _order_statistics(chunk.flatten(1), rank)
         torch.ge(chunk, threshold[:, None, None], out=by_map[rows])
+        tied = (threshold - below <= slack).nonzero().flatten()  # a flat map has an infinite slack
+        if len(tied):
+            settled = _settle_ties(chunk[tied], threshold[tied], slack[tied], height * width - rank)
+            by_map[rows][tied] = settled.to(maps.device)
     return regions
+
+
+def _settle_ties(maps: Tensor, thresholds: Tensor, slacks: Tensor, number: int) -> Tensor:
+    """Regions (bool n×H×W, on the CPU) of maps (n×H×W) with pixels that tie at the threshold (n), as wide as slack (n).
+
+    ``number`` pixels each: those above the threshold, then of those that tie with it the ones nearest to the peak, then
+    the first in row-major order. None where the slack is infinite: the map is flat.
+    """
+    width = maps.shape[-1]
+    regions = np.zeros((len(maps), maps.shape[-2] * width), bool)
+    each = zip(regions, maps.flatten(1).cpu().numpy(), thresholds.tolist(), slacks.tolist(), strict=True)
+    for region, values, threshold, slack in each:
+        if slack == math.inf:
+            continue
+        candidates = np.flatnonzero(values >= threshold - slack)  # in row-major order; the peak is one of them
+        values = values[candidates]
+        sure = values > threshold + slack
+        tied, peak = candidates[~sure], candidates[np.argmax(values >= values.max() - slack)]
+        distance = (tied // width - peak // width) ** 2 + (tied % width - peak % width) ** 2
+        region[candidates[sure]] = True
+        region[tied[np.argsort(distance, kind="stable")[: number - np.count_nonzero(sure)]]] = True
+    return torch.from_numpy(regions).view(maps.shape)
 
 
 def on_pixels(maps: Tensor, size: int | tuple[int, int] | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -115,12 +143,23 @@ def tie_width(maps: Tensor) -> Tensor:
     return (TIE * largest).masked_fill(spread <= FLAT * largest, torch.inf)
 
 
+def flat_maps(maps: Tensor) -> Tensor:
+    """Which maps (…, h, w) are constant but for rounding, so that they say nothing of any place: bool (…).
+
+    Example:
+        >>> import torch
+        >>> flat_maps(torch.tensor([[[0.3, 0.3]], [[0.3, 0.4]]]))
+        tensor([ True, False])
+    """
+    return tie_width(maps).isinf()
+
+
 def iou(regions: Tensor, images: Tensor | None = None) -> Tensor:
     r"""Intersection over union of every two regions, from one product of the regions with themselves.
 
     .. math:: \text{IoU}(A_i, A_j) = \frac{|A_i \cap A_j|}{|A_i| + |A_j| - |A_i \cap A_j|}
 
-    and 0 if both are empty.
+    and 0 if both are empty: prototypes without a region share no pixel.
 
     Args:
         regions: bool (…, P, H, W).
@@ -200,11 +239,19 @@ def _packed(sets: Tensor) -> np.ndarray:
     return filled.view(np.uint64)
 
 
-def _order_statistic(values: Tensor, rank: int) -> Tensor:
-    """The value of this rank (from 0) in every row, by selection: sorting would cost ten times as much."""
+def _order_statistics(values: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The value of this rank (from 0) in every row, and the largest of those that rank below it (−∞ if none does).
+
+    By selection: sorting would cost ten times as much.
+    """
     if values.device.type == "cpu":  # numpy's selection is vectorised, torch's is not: four times as fast
-        return torch.from_numpy(np.partition(values.numpy(), rank, axis=-1)[:, rank])
-    return values.kthvalue(rank + 1, dim=-1).values
+        parted = np.partition(values.numpy(), rank, axis=-1)
+        below = parted[:, :rank].max(-1, initial=-np.inf)
+        return torch.from_numpy(parted[:, rank].copy()), torch.from_numpy(below)
+    found = values.kthvalue(rank + 1, dim=-1).values
+    if rank == 0:
+        return found, torch.full_like(found, -torch.inf)
+    return found, values.kthvalue(rank, dim=-1).values
 
 
 def _chunks(rows: int, elements_per_row: int, device: torch.device) -> Iterator[slice]:
@@ -237,7 +284,11 @@ def _interpolation(source: int, target: int, dtype: torch.dtype, device: torch.d
 
 
 def model_regions(model: PrototypeModel, maps: Tensor, size: int, percentile: float = 95.0) -> Tensor:
-    """maps …×M×H×W → regions bool …×M×size×size; bicubic ones are made by two small matrix products."""
+    """maps …×M×H×W → regions bool …×M×size×size; bicubic ones are made by two small matrix products.
+
+    A map that is flat has no region, also where painting it makes bumps.
+    """
     if type(model).to_pixels is PrototypeModel.to_pixels:
         return activation_regions(maps, size, percentile)
-    return activation_regions(model.to_pixels(maps, (size, size)), None, percentile)
+    regions = activation_regions(model.to_pixels(maps, (size, size)), None, percentile)
+    return regions & ~flat_maps(maps)[..., None, None]

@@ -84,10 +84,12 @@
     }
     const { photos, heat } = classes[entry.class];
     frame.append(layer("photo", photos, look.tile), layer("heat", heat, look.heat));
-    const [left, top, right, bottom] = look.box.map((share) => 100 * share);
-    const box = element("i", { className: "box" });
-    Object.assign(box.style, { left: `${left}%`, top: `${top}%`, width: `${right - left}%`, height: `${bottom - top}%` });
-    frame.append(box);
+    if (look.box) {
+      const [left, top, right, bottom] = look.box.map((share) => 100 * share);
+      const box = element("i", { className: "box" });
+      Object.assign(box.style, { left: `${left}%`, top: `${top}%`, width: `${right - left}%`, height: `${bottom - top}%` });
+      frame.append(box);
+    }
     near.observe(frame);
     return frame;
   }

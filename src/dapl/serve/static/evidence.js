@@ -58,7 +58,7 @@ class Row {
     const key = `${label}-${row.prototype}`;
     this.look = html("button", { type: "button", class: "look", "aria-pressed": "false", dataset: { key: `look-${key}` },
       "aria-label": `Show where prototype ${row.prototype} looks`, onclick: () => this.pinOrLetGo() },
-      svg("svg", { viewBox: `0 0 ${size} ${size}`, "aria-hidden": "true" }, svgImage(photo, size), svgImage(row.heat, size), frame(row.box, size)));
+      svg("svg", { viewBox: `0 0 ${size} ${size}`, "aria-hidden": "true" }, svgImage(photo, size), svgImage(row.heat, size), row.box ? frame(row.box, size) : null));
     this.contribution = datum(row.contribution, { class: "contribution" });
     this.amount = html("b", {}, this.contribution);
     this.bar = html("i");

@@ -47,7 +47,7 @@ function draw() {
   if (row) {
     const overlay = layer === "attention" && row.attention ? row.attention : layer === "heat" ? row.heat : null;
     if (overlay) shown.push(svgImage(overlay, size));
-    if (!(layer === "attention" && row.attention)) shown.push(frame(row.box, size / 2));
+    if (row.box && !(layer === "attention" && row.attention)) shown.push(frame(row.box, size / 2));
     shown.push(ring(row.place, size / 1.4));
   }
   view.replaceChildren(...shown);
