@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
 
-.PHONY: demo test test-fast lint docs notebook wheel bench install system clean
+.PHONY: demo test test-fast lint docs results notebook wheel bench install system clean
 
 install: $(STAMP)
 
@@ -50,6 +50,10 @@ lint: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python docs/import_graph.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The pages of results, from their templates and the numbers in docs/results.
+results: $(STAMP)
+	$(BIN)/python docs/render_results.py
 
 # Runs the notebook of the documentation again and keeps what it shows.
 notebook: $(STAMP)

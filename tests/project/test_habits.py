@@ -69,7 +69,7 @@ def test_make_installs_every_extra() -> None:
     assert set(extras.split(",")) | {"masks"} == set(PROJECT["optional-dependencies"])  # faces brings masks
 
 
-@pytest.mark.parametrize("target", ["install", "demo", "test", "lint", "docs", "notebook", "wheel", "bench"])
+@pytest.mark.parametrize("target", ["install", "demo", "test", "lint", "docs", "results", "notebook", "wheel", "bench"])
 def test_contributing_names_the_targets(target: str) -> None:
     assert f"make {target}" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE)

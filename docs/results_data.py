@@ -1,0 +1,455 @@
+"""The files of docs/results as the templates of pages see them: figures with their spread, rows, tables, words.
+
+`dapl compare`, `dapl sweep` and `make bench` wrote them; `docs/render_results.py` keeps them and makes the pages. What
+a template asks for and a file has not got is an error that names both, so that no page shows a gap by accident.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dapl.common.tables import Column, Row, Spread, markdown
+from dapl.metrics.registry import NUMBERS
+
+FOLDER = Path(__file__).resolve().parent / "results"
+EXTRA = {
+    "name": Column("name", "system"),
+    "seeds": Column("seeds"),
+    "prototypes_kept": Column("prototypes_kept", "prototypes", digits=0),
+    "minutes": Column("minutes", digits=1),
+}
+"""Columns that are no metrics."""
+
+
+class ResultsError(Exception):
+    """A page asks for what was not measured, or says what does not hold."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number over seeds; as text its mean, ``spread`` with the deviation, ``interval`` with that of its runs."""
+
+    name: str
+    values: tuple[float, ...]
+    intervals: tuple[tuple[float, float], ...] = ()
+    """95 % bootstrap intervals over images, one per run; empty where none were kept."""
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Of a sample (n − 1)."""
+        if len(self.values) < 2:
+            return None
+        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
+
+    @property
+    def chance(self) -> float:
+        """Half the width of a run's 95 % interval, the mean over runs: what the choice of test images alone does."""
+        if not self.intervals:
+            raise ResultsError(f"{self.name}: no interval was kept")
+        return math.fsum(high - low for low, high in self.intervals) / (2 * len(self.intervals))
+
+    def __str__(self) -> str:
+        return f"{self.text(self.mean)}{self.unit}"
+
+    @property
+    def spread(self) -> str:
+        """``89.5 ± 0.5 %``; the mean alone of a single run."""
+        deviation = "" if self.deviation is None else f" ± {self.text(self.deviation)}"
+        return f"{self.text(self.mean)}{deviation}{self.unit}"
+
+    @property
+    def interval(self) -> str:
+        """``89.3 % [86.7, 91.9]`` of a single run; of several the outermost ends."""
+        if not self.intervals:
+            return str(self)
+        low, high = min(low for low, _ in self.intervals), max(high for _, high in self.intervals)
+        return f"{self} [{self.text(low)}, {self.text(high)}]"
+
+    @property
+    def listed(self) -> str:
+        """The value of each seed, ``0.877, 0.931 and 0.950``."""
+        return f"{enumerated([self.text(value) for value in self.values])}{self.unit}"
+
+    @property
+    def range(self) -> str:
+        """From the lowest seed to the highest, ``0.877 to 0.950``."""
+        return f"{self.text(min(self.values))} to {self.text(max(self.values))}{self.unit}"
+
+    @property
+    def percentage(self) -> str:
+        """A share in percent, ``57 %``."""
+        return f"{100 * self.mean:.0f} %"
+
+    @property
+    def percent(self) -> bool:
+        return self.name in NUMBERS and NUMBERS[self.name].percent
+
+    @property
+    def unit(self) -> str:
+        return " %" if self.percent else ""
+
+    def text(self, value: float) -> str:
+        if self.name == "prototypes_kept":
+            return f"{value:.0f}"
+        return f"{100 * value:.1f}" if self.percent else f"{value:.3f}"
+
+
+def enumerated(words: Sequence[str]) -> str:
+    """
+    >>> enumerated(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+class System:
+    """One row: ``row.coverage`` is a `Figure`, ``row.run(0).coverage`` that of one seed."""
+
+    def __init__(self, values: Row, runs: Sequence[Mapping[str, Any]], source: str) -> None:
+        self.values, self.runs, self.source = values, runs, source
+
+    def __getattr__(self, name: str) -> Figure:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = self.values.get(name)
+        if not isinstance(found, Spread):
+            raise ResultsError(f"{self.source}: {self.values.get('name', 'the row')} has no {name}")
+        numbers = [run["numbers"].get(name) or {} for run in self.runs]
+        intervals = tuple((number["low"], number["high"]) for number in numbers if number.get("low") is not None)
+        return Figure(name, found.values, intervals)
+
+    def __contains__(self, name: str) -> bool:
+        return isinstance(self.values.get(name), Spread)
+
+    def run(self, seed: int) -> System:
+        """The same of one seed."""
+        chosen = [run for run in self.runs if run["seed"] == seed]
+        if not chosen:
+            raise ResultsError(f"{self.source}: {self.values.get('name')} has no seed {seed}")
+        numbers = {name: number["value"] for name, number in chosen[0]["numbers"].items()}
+        values = {name: Spread(value, None, (value,)) for name, value in numbers.items() if value is not None}
+        return System({"name": f"{self.values['name']}, seed {seed}", **values}, chosen, self.source)
+
+
+class Kept:
+    """A file of docs/results: what all kinds of them have."""
+
+    def __init__(self, name: str, content: Mapping[str, Any], digest: str) -> None:
+        self.name, self.content, self.digest = name, content, digest
+        self.source = f"docs/results/{name}.json"
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def images(self) -> Mapping[str, int]:
+        """Images of each split."""
+        return self.content["images"]
+
+    @property
+    def command(self) -> str:
+        """The command as a block of code, a line as long as those of the page."""
+        lines = [""]
+        for word in shlex.split(self.content["command"]):
+            if len(lines[-1]) + len(word) > 110:
+                lines[-1] += " \\"
+                lines.append("   ")
+            lines[-1] += f" {shlex.quote(word)}" if lines[-1] else word
+        return "\n".join(f"    {line}" for line in lines)
+
+    @property
+    def origin(self) -> str:
+        """A sentence: when, with which versions and on which processor, and where all the numbers are."""
+        machine, versions = self.content["machine"], self.content["versions"]
+        threads = f"{machine['threads']} thread{'s' if machine['threads'] != 1 else ''}"
+        return (
+            f"Measured on {self.content['measured']} with dapl {versions['dapl']} and torch {versions['torch']} on "
+            f"{machine['processor']} ({machine['instructions']}, {threads}); "
+            f"all numbers are in [{self.name}.json](results/{self.name}.json)."
+        )
+
+
+class Comparison(Kept):
+    """What `dapl compare` wrote: ``cub20["dapl-16"].coverage``."""
+
+    def __init__(self, name: str, content: Mapping[str, Any], digest: str) -> None:
+        super().__init__(name, content, digest)
+        rows = [{key: _spread(value) for key, value in row.items()} for row in content["rows"]]
+        self.rows: dict[str, Row] = {row["name"]: row for row in rows}
+
+    def __getitem__(self, name: str) -> System:
+        if name not in self.rows:
+            raise ResultsError(f"{self.source}: there is no row {name}")
+        runs = [run for run in self.content["runs"] if run["name"] == name]
+        return System(self.rows[name], runs, self.source)
+
+    def has(self, *names: str) -> bool:
+        return all(name in self.rows for name in names)
+
+    def gives(self, number: str) -> bool:
+        """Whether some row has the number."""
+        return any(number in self[name] for name in self.rows)
+
+    def table(self, *columns: str, rows: Sequence[str] | None = None, without: Sequence[str] = ()) -> str:
+        """The rows that were measured, of those named or of all; a column that none of them has is left out."""
+        names = [name for name in (rows or self.rows) if name in self.rows and name not in without]
+        shown = [self.rows[name] for name in names]
+        return _markdown(shown, columns)
+
+    def runs_table(self, *columns: str, rows: Sequence[str]) -> str:
+        """One line per run, each number with its 95 % interval."""
+        lines = []
+        for name in filter(self.has, rows):
+            for run in self[name].runs:
+                one = self[name].run(run["seed"])
+                cells = {column: getattr(one, column).interval if column in one else "–" for column in columns}
+                lines.append({"name": f"{name}, seed {run['seed']}", **cells})
+        headings = [EXTRA["name"], *(Column(column, NUMBERS[column].heading) for column in columns)]
+        return markdown(lines, headings).rstrip()
+
+    def best(self, number: str, without: Sequence[str] = ()) -> str:
+        """Name of the row with the best mean."""
+        rows = {name: self[name] for name in self.rows if number in self[name] and name not in without}
+        sign = -1 if NUMBERS[number].better == "lower" else 1
+        return max(rows, key=lambda name: sign * getattr(rows[name], number).mean)
+
+    def differences(self, number: str, base: str) -> str:
+        """A table of what every other row is above or below one of them."""
+        rows = []
+        for name in self.rows:
+            if name != base and number in self[name]:
+                found = self.against(name, base, number)
+                rows.append({"name": name, "difference": found.signed, "chance": "no" if found.beyond else "yes"})
+        heading = f"{NUMBERS[number].heading}: difference{' (points)' if NUMBERS[number].percent else ''}"
+        columns = [EXTRA["name"], Column("difference", heading), Column("chance", "chance alone may do it")]
+        return markdown(rows, columns).rstrip()
+
+    def claims(self, *lines: tuple[str, str, str, str]) -> str:
+        """A table of (row, "above" or "below", other row, number): the difference, and whether it is as claimed."""
+        rows = []
+        for one, side, other, number in lines:
+            if self.has(one, other) and number in self[one] and number in self[other]:
+                found = self.against(one, other, number)
+                what = f"{NUMBERS[number].heading}: `{one}` {side} `{other}`"
+                rows.append({"claim": what, "difference": found.signed, "holds": found.agrees(side)})
+        return markdown(rows, [Column("claim"), Column("difference"), Column("holds")]).rstrip()
+
+    def against(self, one: str, other: str, number: str) -> Difference:
+        return Difference.of(getattr(self[one], number), getattr(self[other], number))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one row is from another, and whether more than chance: the page says words that the numbers carry."""
+
+    value: float
+    images: float
+    """What the choice of test images may do: √(a² + b²) of half the rows' intervals, as if they were independent."""
+    seeds: float | None
+    """What the choice of seeds may do: half the 95 % interval of the mean paired difference; None of one seed."""
+    percent: bool
+
+    @classmethod
+    def of(cls, one: Figure, other: Figure) -> Difference:
+        if len(one.values) != len(other.values):
+            raise ResultsError(f"{one.name}: {len(one.values)} seeds against {len(other.values)}")
+        pairs = Figure(one.name, tuple(a - b for a, b in zip(one.values, other.values, strict=True)))
+        count = len(pairs.values)
+        seeds = None if pairs.deviation is None else STUDENT[count - 1] * pairs.deviation / math.sqrt(count)
+        return cls(pairs.mean, math.hypot(one.chance, other.chance), seeds, one.percent)
+
+    @property
+    def chance(self) -> float:
+        return math.hypot(self.images, self.seeds or 0.0)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it is more than chance."""
+        return abs(self.value) > self.chance
+
+    @property
+    def side(self) -> str:
+        return "above" if self.value > 0 else "below"
+
+    def __str__(self) -> str:
+        """``1.8 points above``, ``0.020 below``."""
+        return f"{self._text(abs(self.value))}{' points' if self.percent else ''} {self.side}"
+
+    def verdict(self, what: str) -> str:
+        """``1.8 points above the black box (± 5.2: chance may do it)``."""
+        may = "more than chance" if self.beyond else "chance may do it"
+        return f"{self} {what} (± {self._text(self.chance)}: {may})"
+
+    @property
+    def signed(self) -> str:
+        """``+1.8 ± 5.2`` for a table."""
+        sign = "+" if self.value > 0 else "−"
+        return f"{sign}{self._text(abs(self.value))} ± {self._text(self.chance)}"
+
+    def agrees(self, side: str) -> str:
+        """Whether it is on the side that was claimed: ``yes``, ``no``, or ``not decided`` where chance may do it."""
+        if not self.beyond:
+            return "not decided"
+        return "yes" if self.side == side else "no"
+
+    def _text(self, value: float) -> str:
+        return f"{100 * value:.1f}" if self.percent else f"{value:.3f}"
+
+
+STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""97.5 % quantile of Student's t by degrees of freedom."""
+
+
+class SweepFile(Kept):
+    """What `dapl sweep` wrote: ``ablations.panel("contrast").table("accuracy")``."""
+
+    def panel(self, name: str) -> PanelOfPage:
+        if name not in self.content["sweeps"]:
+            raise ResultsError(f"{self.source}: there is no sweep {name}")
+        rows = [row for row in self.content["rows"] if row["sweep"] == name]
+        return PanelOfPage(self, name, [{key: _spread(value) for key, value in row.items()} for row in rows])
+
+    @property
+    def panels(self) -> list[str]:
+        return list(self.content["sweeps"])
+
+
+class PanelOfPage:
+    """One sweep of a file, over one field."""
+
+    def __init__(self, file: SweepFile, name: str, rows: list[dict[str, Any]]) -> None:
+        self.file, self.name = file, name
+        self.facts = file.content["sweeps"][name]
+        (self.field,) = self.facts["fields"]
+        self.rows = sorted(rows, key=lambda row: row[self.field])
+
+    def table(self, heading: str, *columns: str) -> str:
+        first = Column(self.field, heading, digits=None)
+        return _markdown(self.rows, columns, first)
+
+    def at(self, value: float) -> System:
+        for row in self.rows:
+            if row[self.field] == value:
+                return System(row, [], self.file.source)
+        raise ResultsError(f"{self.file.source}: {self.name} has no point at {value}")
+
+    def best(self, number: str) -> str:
+        """The value of the field at which the number is best."""
+        sign = -1 if NUMBERS[number].better == "lower" else 1
+        return f"{max(self.rows, key=lambda row: sign * row[number].mean)[self.field]:g}"
+
+    def best_of(self, number: str) -> System:
+        """The point at which the number is best."""
+        return self.at(float(self.best(number)))
+
+    @property
+    def values(self) -> list[str]:
+        return [f"{row[self.field]:g}" for row in self.rows]
+
+    @property
+    def first(self) -> System:
+        """The point with the smallest value of the field."""
+        return System(self.rows[0], [], self.file.source)
+
+    @property
+    def last(self) -> System:
+        return System(self.rows[-1], [], self.file.source)
+
+
+class Benchmarks(Kept):
+    """What `make bench` wrote."""
+
+    def table(self) -> str:
+        names = ("what", "beside", "ratio", "range", "goal")
+        rows = [
+            {**ratio, "ratio": f"{ratio['value']:.3g}", "range": " … ".join(f"{end:.3g}" for end in ratio["spread"])}
+            for ratio in self.content["ratios"]
+        ]
+        return markdown(rows, [Column(name) for name in names]).rstrip()
+
+    def ratio(self, what: str) -> str:
+        """The median of the line that begins so."""
+        found = [ratio["value"] for ratio in self.content["ratios"] if ratio["what"].startswith(what)]
+        if len(found) != 1:
+            raise ResultsError(f"{self.source}: {len(found)} lines begin with '{what}'")
+        return f"{found[0]:.3g}"
+
+
+class Notes(Kept):
+    """Figures that no command of this version writes, of publications and of earlier versions, with their source."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.content["entries"]:
+            raise ResultsError(f"{self.source}: there is no entry {name}")
+        return self.content["entries"][name]
+
+    def cell(self, name: str, row: str, column: str) -> str:
+        """One cell, by the first cell of its row."""
+        entry = self[name]
+        found = [cells for cells in entry["rows"] if cells[0] == row]
+        if len(found) != 1 or column not in entry["columns"]:
+            raise ResultsError(f"{self.source}: {name} has no cell '{column}' of '{row}'")
+        return found[0][entry["columns"].index(column)]
+
+    def table(self, name: str) -> str:
+        entry = self[name]
+        columns = [Column(str(number), heading) for number, heading in enumerate(entry["columns"])]
+        rows = [{str(number): cell for number, cell in enumerate(row)} for row in entry["rows"]]
+        return markdown(rows, columns).rstrip()
+
+
+class NotMeasured:
+    """In place of a file that is not there: false, and an error where it is asked for more."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ResultsError(f"docs/results/{self._name}.json: there is no such file")
+
+
+KINDS: dict[str, type[Kept]] = {"sweeps": SweepFile, "rows": Comparison, "ratios": Benchmarks, "entries": Notes}
+"""The key by which a file is known; a sweep has rows as well."""
+
+
+def read(name: str, folder: Path = FOLDER) -> Any:
+    """The file of that name, as what it is."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return NotMeasured(name)
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text)
+    for key, kind in KINDS.items():
+        if key in content:
+            return kind(name, content, hashlib.blake2b(text.encode(), digest_size=12).hexdigest())
+    raise ResultsError(f"{path}: was written by none of dapl compare, dapl sweep and make bench")
+
+
+def _spread(value: Any) -> Any:
+    if isinstance(value, dict) and "values" in value:
+        return Spread(value["mean"], value["deviation"], tuple(value["values"]))
+    return value
+
+
+def _markdown(rows: Sequence[Row], names: Sequence[str], first: Column | None = None) -> str:
+    columns = [first] if first else []
+    for name in names:
+        number = NUMBERS.get(name)
+        columns.append(Column(name, number.column or number.heading, percent=number.percent) if number else EXTRA[name])
+    return markdown(rows, [c for c in columns if any(row.get(c.name) is not None for row in rows)]).rstrip()
