@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from dapl import metrics as M
 from dapl.batches.sources import grid_masks
+from dapl.common.errors import DaplError
 from dapl.common.seeds import generator
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
-from dapl.evaluation import evaluate, table
+from dapl.evaluation import EvaluationProtocol, evaluate, table
+from dapl.evaluation.ground_truth import control_of
 from dapl.evaluation.statistics import ClassStatistic
 from dapl.metrics import functional as C
 from dapl.metrics import functional as F
@@ -52,7 +55,7 @@ def by_hand(folder: Path) -> dict[str, float]:
     oirr.update(maps, grid_masks(masks, maps.shape[-2:]))
     overlap.update(regions, masks.bool())
     size.update(output.scores * model.class_weights()[:, output.logits.argmax(1)].T)
-    lost = losses(model, images, labels, output.scores, named, regions)
+    lost, matched = losses(model, images, labels, output.scores, named, regions, masks.bool())
     return {
         "consistency": consistency.compute().item(),
         "stability": stability.compute().item(),
@@ -63,16 +66,21 @@ def by_hand(folder: Path) -> dict[str, float]:
         "similarity_lost_region": lost.region.item(),
         "similarity_lost_random": lost.random.item(),
         "faithfulness_wins": lost.wins.item(),
+        "own_share": lost.own_share.item(),
+        "control_matched": matched.float().mean().item(),
     }
 
 
-def losses(model, images, labels, scores, named, regions) -> C.SimilarityLoss:
+def losses(
+    model, images, labels, scores, named, regions, masks, control: C.Control = "object"
+) -> tuple[C.SimilarityLoss, Tensor]:
     own = scores.gather(1, named) * model.class_weights()[named, labels[:, None]]
     rows, mine = torch.arange(len(images)), own.argmax(1)
     region, prototype = regions[rows, mine], named[rows, mine]
-    moved = C.random_regions(region, [generator(0, "region", n) for n in rows.tolist()])
-    after = [model(C.blur_out(images, r, BLUR)).scores[rows, prototype] for r in (region, moved)]
-    return C.faithfulness(scores[rows, prototype], *after)
+    other, matched = C.control_regions(control, region, masks, [generator(0, "region", n) for n in rows.tolist()])
+    hidden = (region, other, ~region, torch.ones_like(region))
+    own, random, alone, nothing = (model(C.blur_out(images, r, BLUR)).scores[rows, prototype] for r in hidden)
+    return C.faithfulness(scores[rows, prototype], own, random, None, alone, nothing), matched
 
 
 @torch.no_grad()
@@ -115,7 +123,39 @@ def test_a_companion_alone(run: Path):
         "similarity_lost_region",
         "similarity_lost_random",
         "faithfulness_wins",
+        "own_share",
+        "control_matched",
     }
+    assert result.protocol["control"] == "object"  # drawn birds have masks
+    assert result.protocol["field_share"] == 1  # attention
+    text = table(result)
+    assert "faithfulness against the control object: the same shape elsewhere" in text
+    assert "a cell of this model sees the whole image" in text
+    assert "faithfulness took four passes over the images" in text
+
+
+@pytest.mark.parametrize("control", ["blob", "anywhere"])
+@torch.no_grad()
+def test_other_controls_by_their_names(run: Path, control: C.Control):
+    result = evaluate(run, EvaluationProtocol(control=control), metrics="faithfulness", quiet=True)
+    loaded = load_run(run)
+    images, labels, _, _, masks = stacked(build_splits(loaded.config.data).test)
+    output = loaded.model(images)
+    named, _ = loaded.model.prototypes_of(labels)
+    regions = F.activation_regions(loaded.model.maps(output.embedding, named), SIZE)
+    lost, _ = losses(loaded.model, images, labels, output.scores, named, regions, masks.bool(), control)
+    assert result["faithfulness"] == pytest.approx(lost.difference.item(), abs=1e-4)
+    assert result.protocol["control"] == control
+    assert f"faithfulness against the control {control}: " in table(result)
+    saved = json.loads((run / "metrics.json").read_text())
+    assert saved["protocol"]["control"] == control
+
+
+def test_data_without_masks_has_no_object_to_match():
+    assert control_of(EvaluationProtocol(), masks=False) == "anywhere"
+    assert control_of(EvaluationProtocol(), masks=True) == "object"
+    with pytest.raises(DaplError, match="control: blob needs foreground masks"):
+        control_of(EvaluationProtocol(control="blob"), masks=False)
 
 
 def test_a_class_statistic_weighs_the_rows_of_its_class_only():

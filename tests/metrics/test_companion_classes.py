@@ -25,7 +25,7 @@ UPDATES = {
     "ObjectOverlap": ("regions", "pixel_masks", "kept"),
     "OutsideInsideRelevanceRatio": ("maps", "masks", "kept"),
     "ExplanationSize": ("scores",),
-    "Faithfulness": ("before", "blurred", "random", "kept"),
+    "Faithfulness": ("before", "blurred", "random", "kept", "alone", "nothing"),
 }
 
 
@@ -60,6 +60,8 @@ def batch() -> dict[str, Tensor]:
         "before": before,
         "blurred": before - torch.rand(IMAGES, M, generator=g),
         "random": before - 0.5 * torch.rand(IMAGES, M, generator=g),
+        "alone": before - 2 * torch.rand(IMAGES, M, generator=g),
+        "nothing": before - 3,
     }
 
 
@@ -116,7 +118,7 @@ def test_equal_to_the_functions_on_everything(whole) -> None:
     oirr = C.outside_inside_relevance_ratio(b["maps"], b["masks"], b["kept"]).flatten()
     assert whole["OutsideInsideRelevanceRatio"] == pytest.approx(oirr[oirr.isfinite()].mean().item(), abs=1e-6)
     assert whole["ExplanationSize"] == pytest.approx(C.explanation_size(b["scores"]).float().mean().item())
-    loss = C.faithfulness(b["before"], b["blurred"], b["random"], b["kept"])
+    loss = C.faithfulness(*(b[name] for name in UPDATES["Faithfulness"]))
     for field, value in loss._asdict().items():
         assert whole[f"Faithfulness{field}"] == pytest.approx(value.item(), abs=1e-6)
     assert 0 < whole["Consistency"] < 1

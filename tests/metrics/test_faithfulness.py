@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dapl.common.errors import DaplError
 from dapl.common.seeds import generator
 from dapl.metrics import functional as C
 from dapl.metrics import functional as F
@@ -109,7 +110,7 @@ class TestRandomRegions:
 @given(st.integers(0, 2**31))
 def test_faithfulness_equals_the_loops(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
-    before, blurred, other = (torch.randint(0, 6, (5, 3), generator=g).float() for _ in range(3))
+    before, blurred, other, alone, nothing = (torch.randint(0, 6, (5, 3), generator=g).float() for _ in range(5))
     measured = torch.rand(5, 3, generator=g) < (0.7 if seed % 5 else 0.02)
     losses = [
         (before[i, j].item() - blurred[i, j].item(), before[i, j].item() - other[i, j].item())
@@ -117,7 +118,8 @@ def test_faithfulness_equals_the_loops(seed: int) -> None:
         for j in range(3)
         if measured[i, j]
     ]
-    got = C.faithfulness(before, blurred, other, measured)
+    got = C.faithfulness(before, blurred, other, measured, alone, nothing)
+    assert C.faithfulness(before, blurred, other, measured).own_share.isnan()
     if not losses:
         assert all(value.isnan() for value in got)
         return
@@ -126,6 +128,10 @@ def test_faithfulness_equals_the_loops(seed: int) -> None:
     for value, number in zip(got[:4], wanted[:4], strict=True):
         assert value.item() == pytest.approx(number, abs=1e-6, nan_ok=True)
     assert got.wins.item() == pytest.approx(wanted[4] / len(losses))
+    cases = [(i, j) for i in range(5) for j in range(3) if measured[i, j]]
+    carried = sum(alone[case].item() - nothing[case].item() for case in cases)
+    whole = sum(before[case].item() - nothing[case].item() for case in cases)
+    assert got.own_share.item() == pytest.approx(carried / whole if whole > 0 else math.nan, abs=1e-6, nan_ok=True)
 
 
 def contrast(images: Tensor, spot: tuple[int, int]) -> Tensor:
@@ -154,3 +160,26 @@ def test_it_tells_shown_evidence_from_shown_elsewhere(honest: bool) -> None:
     else:
         assert loss.region < 1e-3
         assert loss.wins < 0.2
+
+
+def test_own_pixels_carry_all_of_a_local_score_and_little_of_a_global_one() -> None:
+    """One model looks at a pixel within the region, the other at the contrast of the whole image."""
+    images = torch.rand(20, 3, 32, 32, generator=generator(5))
+    images[:, :, 8, 20] = 1.0
+    region = torch.zeros(20, 32, 32).bool()
+    region[:, 4:13, 16:25] = True
+    everything = torch.ones_like(region)
+    variants = [images, *(C.blur_out(images, hidden) for hidden in (region, region, ~region, everything))]
+    shares = []
+    for score in (lambda x: contrast(x, (8, 20)), lambda x: x.flatten(1).std(1)):
+        before, blurred, random, alone, nothing = (score(each) for each in variants)
+        shares.append(C.faithfulness(before, blurred, random, None, alone, nothing).own_share.item())
+    local, spread = shares
+    assert local == pytest.approx(1, abs=1e-4)  # the window of the score lies within the region
+    assert 0 < spread < 0.3  # the region is 8 % of the image
+
+
+def test_half_of_what_own_share_needs_is_refused() -> None:
+    scores = torch.rand(3)
+    with pytest.raises(DaplError, match="belong together"):
+        C.faithfulness(scores, scores, scores, None, scores)

@@ -32,6 +32,7 @@ _RUN: Row = ("run RUN", Path, "run directory")
     ("--radius SHARE", float, "radius of the discs, a share of --radius-of (default: 0.12 of box, 0.08 of image)"),
     ("--radius-of WHAT", "box", "box: √(area of the object's box); image: its side"),
     ("--scope NAME", "image", "image: mean over images; dataset: pooled; projection: prototypes on their sources"),
+    ("--control NAME", "auto", "of faithfulness: object (matched), blob (inside the object) or anywhere"),
     fields=_FIELDS,
 )
 def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -39,7 +40,7 @@ def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.metrics.registry import chosen
     from dapl.runs.run import Run
 
-    names = ("tau", "percentile", "part_mode", "radius", "radius_of", "scope")
+    names = ("tau", "percentile", "part_mode", "radius", "radius_of", "scope", "control")
     protocol = EvaluationProtocol(**{name: getattr(arguments, name) for name in names})
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import torch
 
 from dapl.batches.run_data import RunData, Split
+from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation.files import write_files
-from dapl.evaluation.ground_truth import SplitGroundTruth, part_facts
+from dapl.evaluation.ground_truth import SplitGroundTruth, control_of, part_facts
 from dapl.evaluation.measures import Measurements, coverage_curves, numbers
 from dapl.evaluation.passes import measure_sources, measure_split, purity_of_prototypes, read_off
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
@@ -85,7 +87,8 @@ def _evaluate_process(
     # What a metric keeps may be had where the metric itself cannot: heads overlap, whatever the parts are.
     kept = names if "maps" in has else names - missing.keys()
     measured, mode = _measure(loaded, run_data, split, protocol, kept, names - missing.keys(), reporter)
-    facts = part_facts(protocol, mode) | {
+    facts = part_facts(protocol, mode) | _locality(loaded, protocol, dataset.has_masks, names - missing.keys())
+    facts |= {
         "image_size": config.data.image_size,
         "fit": config.data.fit,
         "data": config.data.name,
@@ -138,6 +141,16 @@ def _measure(
         once=once,
     )
     return measured, truth.mode if sources is None else mode
+
+
+def _locality(loaded: LoadedRun, protocol: EvaluationProtocol, masks: bool, names: frozenset[str]) -> dict[str, Any]:
+    """What the reader of a number about regions must know: what they are compared with, and how much a cell sees."""
+    facts: dict[str, Any] = {}
+    if "faithfulness" in names:
+        facts["control"] = control_of(protocol, masks)
+        with suppress(DaplError):  # a backbone whose fields cannot be found has none that could be said
+            facts["field_share"] = loaded.model.field_share(loaded.config.data.image_size)
+    return facts
 
 
 def needs_parts(names: frozenset[str] | set[str]) -> bool:

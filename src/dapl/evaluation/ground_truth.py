@@ -13,6 +13,7 @@ from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, grid_masks
 from dapl.common.errors import DaplError
 from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.metrics.functional.controls import Control
 from dapl.metrics.functional.coverage import visible_parts
 from dapl.metrics.functional.parts import RADIUS, part_masks
 
@@ -102,6 +103,16 @@ def part_facts(protocol: EvaluationProtocol, mode: str | None) -> dict[str, str 
     if mode in ("disc", "clipped"):
         radius = protocol.radius if protocol.radius is not None else RADIUS[protocol.radius_of]  # type: ignore[index]
     return {"part_mode": mode, "radius": radius}
+
+
+def control_of(protocol: EvaluationProtocol, masks: bool) -> Control:
+    """The control region that ``auto`` stands for, or an error where the data does not have what a control needs."""
+    control = protocol.control
+    if control == "auto":
+        return "object" if masks else "anywhere"
+    if control != "anywhere" and not masks:
+        raise DaplError(f"control: {control} needs foreground masks, which the data does not have; use anywhere.")
+    return control  # type: ignore[return-value]
 
 
 class SplitGroundTruth:

@@ -278,13 +278,18 @@ def _faithfulness(m: Measurements) -> list[AnyStatistic]:
         "similarity_lost_region": "region",
         "similarity_lost_random": "random",
         "faithfulness_wins": "wins",
+        "own_share": "own_share",
     }
 
     def finish(sums: Tensor) -> dict[str, Tensor]:
-        found = F.similarity_loss(sums)
-        return {name: getattr(found, term) for name, term in names.items()}
+        losses, matched = sums[..., :-1], sums[..., -1]
+        found = F.similarity_loss(losses)
+        return {name: getattr(found, term) for name, term in names.items()} | {
+            "control_matched": matched / losses[..., F.LOSS_CASES]
+        }
 
-    return [Statistic(m.images["similarity_losses"], finish)]
+    columns = torch.cat((m.images["similarity_losses"], m.images["control_matched"].unsqueeze(1)), dim=1)
+    return [Statistic(columns, finish)]
 
 
 MEASURES: dict[str, Measure] = {
@@ -305,7 +310,7 @@ MEASURES: dict[str, Measure] = {
     "consistency": Measure(_consistency, _corresponding),
     "stability": Measure(_stability, _stable),
     "purity": Measure(lambda m: [mean(purity=m.once["purity"])]),
-    "faithfulness": Measure(_faithfulness, lambda view: {"similarity_losses": view.similarity_losses}),
+    "faithfulness": Measure(_faithfulness, lambda view: view.similarity_losses),
     "sparsity": Measure(
         lambda m: [mean(explanation_size=m.images["explanation_size"])],
         lambda view: {"explanation_size": F.explanation_size(view.contributions).double()},

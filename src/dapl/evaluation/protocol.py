@@ -15,6 +15,7 @@ from dapl.common.errors import DaplError, nearest
 PART_MODES = ("auto", "exact", "disc", "clipped", "voronoi", "point")
 RADIUS_OF = ("box", "image")
 SCOPES = ("image", "projection", "dataset")
+CONTROLS = ("auto", "object", "blob", "anywhere")
 SPLITS = ("test", "validation", "train")
 
 
@@ -40,6 +41,10 @@ class EvaluationProtocol:
     scope: str = "image"
     """``image``: the mean over images; ``dataset``: assignments pooled over all images; ``projection``: each
     prototype on its own source image, the mean over classes (decision 12)."""
+    control: str = "auto"
+    """What a region is compared with in faithfulness. ``object``: the same shape elsewhere in the image, with an equal
+    share of the object; ``blob``: a blob of equal area inside the object; ``anywhere``: the region rolled to any place.
+    ``auto`` is object where the data has masks, else anywhere."""
     ece_bins: int = 15
     """Equal bins of confidence for the expected calibration error."""
     resamples: int = 1000
@@ -53,6 +58,7 @@ class EvaluationProtocol:
         one_of("part_mode", self.part_mode, PART_MODES)
         one_of("radius_of", self.radius_of, RADIUS_OF)
         one_of("scope", self.scope, SCOPES)
+        one_of("control", self.control, CONTROLS)
         if self.radius is not None and not (0 < self.radius < math.inf):
             raise DaplError(f"radius must be above 0, but is {self.radius:g}.")
         for name in ("ece_bins", "resamples"):

@@ -128,8 +128,31 @@ def _protocol_lines(result: Evaluation) -> list[str]:
     )
     if "purity" in result.numbers:
         lines.append("that of purity from resamples of the prototypes")
+    if "faithfulness" in result.numbers:
+        lines += _locality_lines(p)
     measured = [metric for metric in METRICS if metric.name in result.numbers]
     return lines + [f"{metric.name} took {metric.cost}" for metric in measured if metric.cost]
+
+
+_CONTROLS = {
+    "object": "the same shape elsewhere in the image, with an equal share of the object",
+    "blob": "a blob of equal area inside the object",
+    "anywhere": "the same shape rolled to any place, mostly background: regions on the object win easily",
+}
+
+
+def _locality_lines(protocol: dict[str, Any]) -> list[str]:
+    lines = [f"faithfulness against the control {protocol['control']}: {_CONTROLS[protocol['control']]}"]
+    share = protocol.get("field_share")
+    if share is None:
+        return lines
+    if share > 0.995:
+        return [
+            *lines,
+            "a cell of this model sees the whole image: a region says where the similarity is high, not where it comes "
+            "from; read how much its own pixels carry",
+        ]
+    return [*lines, f"a cell of this model sees {share:.0%} of the image"]
 
 
 def _part_text(protocol: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, run_model
 from dapl.common.seeds import generator
-from dapl.evaluation.ground_truth import GroundTruth
+from dapl.evaluation.ground_truth import GroundTruth, control_of
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics import functional as F
 from dapl.metrics.functional.regions import model_regions
@@ -162,21 +162,35 @@ class ModelView(BatchView):
         return None if near is None else near[0]
 
     @cached_property
-    def similarity_losses(self) -> Tensor:
-        """B×4, see `dapl.metrics.functional.loss_counts`, of the prototype that contributes most. Two passes."""
+    def similarity_losses(self) -> dict[str, Tensor]:
+        """Of the prototype that contributes most to the true class: B×6, see `dapl.metrics.functional.loss_counts`, and
+        bool B, whether its control region is what the name of the control says. Four passes."""
         weights = self.model.class_weights()[self.named, self.labels.unsqueeze(1)]
         own_terms = (self.output.scores.gather(1, self.named) * weights).where(self.kept, -torch.inf)
         most = own_terms.argmax(1, keepdim=True)
         region = self.regions.gather(1, most[..., None, None].expand(-1, 1, *self.regions.shape[-2:])).squeeze(1)
+        prototype = self.named.gather(1, most)
+        control, matched = self._controls(region)
+        before = self.output.scores.float().gather(1, prototype)
+        hidden = (region, control, ~region, torch.ones_like(region))
+        without_region, without_control, alone, nothing = (self._scores_without(each, prototype) for each in hidden)
+        measured = self.kept.gather(1, most) & region.flatten(1).any(1, keepdim=True)
+        losses = F.loss_counts(before, without_region, without_control, measured, alone, nothing).squeeze(1)
+        return {"similarity_losses": losses, "control_matched": matched & measured.squeeze(1)}
+
+    def _controls(self, region: Tensor) -> F.ControlRegions:
+        """For one region per image, bool B×S×S."""
+        masks = self.truth.masks
+        control = control_of(self.protocol, masks is not None)
         places = [generator(self.protocol.seed, "region", index) for index in self.indices.tolist()]
-        prototype, sigma = self.named.gather(1, most), float(scaled(BLUR, self._images.shape[-1]))
-        scores = [self.output.scores.float().gather(1, prototype)]
-        for hidden in (region, F.random_regions(region, places)):
-            with self.run_data.processes.autocast():
-                found = self.model(F.blur_out(self._images, hidden, sigma)).scores
-            scores.append(found.float().gather(1, prototype))
-        before, without_region, without_other = scores
-        return F.loss_counts(before, without_region, without_other, self.kept.gather(1, most)).squeeze(1)
+        return F.control_regions(control, region, None if masks is None else masks.bool(), places)
+
+    def _scores_without(self, hidden: Tensor, prototype: Tensor) -> Tensor:
+        """B×1: the scores of one prototype per image (long B×1) with a region (bool B×S×S) blurred out. One pass."""
+        images = F.blur_out(self._images, hidden, float(scaled(BLUR, self.size)))
+        with self.run_data.processes.autocast():
+            found = self.model(images).scores
+        return found.float().gather(1, prototype)
 
     @cached_property
     def _images(self) -> Tensor:

@@ -172,11 +172,13 @@ METRICS = (
                 "faithfulness", "faithfulness", "higher", _ANY, column="faithfulness", class_name="Faithfulness"
             ),
             MetricNumber("similarity_lost_region", "lost with the region", None, _ANY),
-            MetricNumber("similarity_lost_random", "lost with a random one", None, _ANY),
+            MetricNumber("similarity_lost_random", "lost with its control", None, _ANY),
             MetricNumber("faithfulness_wins", "region loses more"),
+            MetricNumber("own_share", "carried by its own pixels", "higher", _ANY),
+            MetricNumber("control_matched", "control as described", None),
         ),
         ("maps", "model"),
-        "two passes over the images, with a region blurred out",
+        "four passes over the images, with regions blurred out",
         function="faithfulness",
     ),
     Metric(

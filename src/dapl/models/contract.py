@@ -158,6 +158,15 @@ class PrototypeModel(nn.Module, ABC):
         """
         return None
 
+    def field_share(self, image_size: int) -> float:
+        """The share of the image that a location of the embedding can depend on at all, mean over locations.
+
+        By the receptive fields of the backbone; a system whose embedding mixes locations says 1.
+        """
+        from dapl.models.receptive import receptive_fields
+
+        return receptive_fields(self.backbone, (image_size, image_size)).share((image_size, image_size))
+
     def extra_repr(self) -> str:
         kept = int(self.prototypes.kept.sum())
         removed = f", {len(self.prototypes) - kept} of them removed" if kept < len(self.prototypes) else ""

@@ -66,6 +66,9 @@ class Dapl(PrototypeModel):
         """B×N×HW×HW: where the value at each location came from, which the activation map alone does not say."""
         return self.attention.weights(self.addon(features))
 
+    def field_share(self, image_size: int) -> float:
+        return 1.0  # attention takes the value at each location from all of them
+
     def evidence_maps(self, features: Tensor, prototypes: Tensor, locations: Tensor) -> Tensor:
         images = torch.arange(len(features), device=features.device).unsqueeze(1)
         attention = self.attention_weights(features)[images, self.prototypes.group_of[prototypes], locations]

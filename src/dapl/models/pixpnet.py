@@ -57,6 +57,10 @@ class PixPNet(PrototypeModel):
             self._fields[size] = receptive_fields(self.backbone, size)
         return self._fields[size]
 
+    def field_share(self, image_size: int) -> float:
+        size = (image_size, image_size)
+        return self.receptive_fields(size).share(size)
+
     def facts(self, image_size: int) -> dict[str, Any]:
         height, width = self.receptive_fields((image_size, image_size)).size()
         return {"receptive_field": [height, width]}

@@ -30,6 +30,15 @@ class ReceptiveFields(NamedTuple):
         height, width = (int((ends[:, 1] - ends[:, 0]).max()) for ends in self)
         return height, width
 
+    def share(self, size: tuple[int, int]) -> float:
+        """The share of an image of this size that a field covers, mean over cells.
+
+        >>> ReceptiveFields(torch.tensor([[0, 2], [1, 4]]), torch.tensor([[0, 4]])).share((4, 4))
+        0.625
+        """
+        rows, columns = (float((ends[:, 1] - ends[:, 0]).double().mean()) for ends in self)
+        return rows * columns / (size[0] * size[1])
+
 
 def receptive_fields(backbone: nn.Module, size: tuple[int, int]) -> ReceptiveFields:
     """Found by asking, not by a formula: by the gradient of a cell in a copy of the network where nothing cancels out.

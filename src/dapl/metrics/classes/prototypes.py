@@ -169,12 +169,13 @@ class ExplanationSize(Summed):
 
 
 class Faithfulness(Summed):
-    """Similarity lost with the shown region against a random one, see `dapl.metrics.functional.faithfulness`.
+    """Similarity lost with the shown region against a control, see `dapl.metrics.functional.faithfulness`.
 
-    Two extra model passes for each (image, prototype) measured. ``compute`` gives a dictionary with the fields of
-    `dapl.metrics.functional.SimilarityLoss`.
+    Two extra model passes for each (image, prototype) measured, four with the share of the region's own pixels.
+    ``compute`` gives a dictionary with the fields of `dapl.metrics.functional.SimilarityLoss`.
 
-    Shapes of ``update``: before, blurred, random (…), the scores of the same prototypes; measured bool (…).
+    Shapes of ``update``: before, blurred, random, alone, nothing (…), the scores of the same prototypes; measured bool
+    (…).
 
     Example:
         >>> import torch
@@ -186,11 +187,19 @@ class Faithfulness(Summed):
 
     number = "faithfulness"
     state = "losses"
-    terms = 4
+    terms = F.LOSS_TERMS
 
-    def update(self, before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor | None = None) -> None:
-        """Add the scores of a batch."""
-        self._add(F.loss_counts(before, blurred, random, measured))
+    def update(
+        self,
+        before: Tensor,
+        blurred: Tensor,
+        random: Tensor,
+        measured: Tensor | None = None,
+        alone: Tensor | None = None,
+        nothing: Tensor | None = None,
+    ) -> None:
+        """Add the scores of a batch; the last two together, or neither of them."""
+        self._add(F.loss_counts(before, blurred, random, measured, alone, nothing))
 
     def compute(self) -> dict[str, Tensor]:
         return {name: value.float() for name, value in F.similarity_loss(self.sums)._asdict().items()}

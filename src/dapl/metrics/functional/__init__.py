@@ -39,6 +39,14 @@ from dapl.metrics.functional.consistency import (
     unchanged_parts,
     visible_keypoints,
 )
+from dapl.metrics.functional.controls import (
+    Control,
+    ControlRegions,
+    blob_regions,
+    control_regions,
+    matched_regions,
+    random_regions,
+)
 from dapl.metrics.functional.coverage import (
     CoverageTerms,
     assign,
@@ -59,11 +67,12 @@ from dapl.metrics.functional.diversity import (
     redundancy,
 )
 from dapl.metrics.functional.faithfulness import (
+    LOSS_CASES,
+    LOSS_TERMS,
     SimilarityLoss,
     blur_out,
     faithfulness,
     loss_counts,
-    random_regions,
     similarity_loss,
 )
 from dapl.metrics.functional.parts import part_masks

@@ -9,13 +9,11 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.metrics.functional.checks import (
-    Generators,
     check_flags,
     check_images,
     check_positive,
     check_same_grid,
     check_same_shape,
-    drawn,
     shape_of,
     which,
 )
@@ -24,10 +22,11 @@ from dapl.metrics.functional.checks import (
 class SimilarityLoss(NamedTuple):
     """How much similarity prototypes lose when image regions are blurred out; every field a number.
 
-    ``region``: mean loss when the prototype's own region is blurred out; ``random``: for a random region of the same
-    shape and area; ``difference``: region − random, above 0 if the shown region holds more of the evidence than chance;
-    ``ratio``: region / random, NaN where random regions lose nothing; ``wins``: share of cases in which the own region
-    loses more than the random one, ½ is chance.
+    ``region``: mean loss when the prototype's own region is blurred out; ``random``: for its control region (see
+    `dapl.metrics.functional.controls`); ``difference``: region − random, above 0 if the shown region holds more of the
+    evidence than the control; ``ratio``: region / random, NaN where controls lose nothing; ``wins``: share of cases in
+    which the own region loses more than the control, ½ is chance; ``own_share``: the share of the similarity that the
+    region's own pixels carry when all others are blurred, NaN where that was not measured.
     """
 
     region: Tensor
@@ -35,6 +34,7 @@ class SimilarityLoss(NamedTuple):
     difference: Tensor
     ratio: Tensor
     wins: Tensor
+    own_share: Tensor
 
 
 def blur_out(images: Tensor, regions: Tensor, sigma: float = 10.0) -> Tensor:
@@ -85,58 +85,38 @@ def _gaussian(side: int, sigma: float, like: Tensor) -> Tensor:
     return (weights / weights.sum(1, keepdim=True)).to(device=like.device, dtype=dtype)
 
 
-def random_regions(regions: Tensor, generator: Generators) -> Tensor:
-    """Each region moved to a random place: rolled by a random number of rows and columns, never by none.
-
-    What leaves the image on one side comes back on the other, so that shape and area stay what they are, whatever
-    the region; a region that would have to stay inside could not move if it has pixels at opposite borders.
-
-    Args:
-        regions: bool (…, H, W).
-        generator: one for all; or one per image (the first axis), so that the draw for an image depends on neither
-            batch nor process.
-
-    Returns:
-        bool (…, H, W).
-
-    Example:
-        >>> import torch
-        >>> regions = torch.eye(4).bool().expand(3, 4, 4)
-        >>> random_regions(regions, torch.Generator().manual_seed(0)).sum((-2, -1))
-        tensor([4, 4, 4])
-    """
-    check_flags(regions, "regions", "height, width")
-    height, width = regions.shape[-2:]
-    if height * width == 1:
-        raise DaplError("regions of a single pixel cannot be moved anywhere else.")
-    shift = drawn(
-        regions.shape[:-2],
-        generator,
-        lambda shape, g: torch.randint(1, height * width, tuple(shape), generator=g, device=g.device),
-    ).to(regions.device)
-    rows = (torch.arange(height, device=regions.device) - (shift // width).unsqueeze(-1)) % height
-    columns = (torch.arange(width, device=regions.device) - (shift % width).unsqueeze(-1)) % width
-    moved = regions.gather(-2, rows.unsqueeze(-1).expand(regions.shape))
-    return moved.gather(-1, columns.unsqueeze(-2).expand(regions.shape))
-
-
-def faithfulness(before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor | None = None) -> SimilarityLoss:
-    r"""Similarity lost when a prototype's region is blurred out, against that for a random region of the same area.
+def faithfulness(
+    before: Tensor,
+    blurred: Tensor,
+    random: Tensor,
+    measured: Tensor | None = None,
+    alone: Tensor | None = None,
+    nothing: Tensor | None = None,
+) -> SimilarityLoss:
+    r"""Similarity lost when a prototype's region is blurred out, against that for a control region of the same area.
 
     .. math:: \text{region} = \overline{s_j(x) - s_j(x \text{ without } A_j)}, \qquad
-        \text{random} = \overline{s_j(x) - s_j(x \text{ without } A_j \text{ moved})}
+        \text{random} = \overline{s_j(x) - s_j(x \text{ without the control of } A_j)}, \qquad
+        \text{own_share} = \frac{\overline{s_j(\text{only } A_j) - s_j(\text{nothing})}}
+        {\overline{s_j(x) - s_j(\text{nothing})}}
 
-    Means over all (image, prototype). For DAPL, whose attention mixes places, it says whether the region shown is
-    where the evidence came from. Costs two more model passes for each (image, prototype) measured: two over the images
-    if one prototype per image is measured (that of the largest contribution, or one drawn), 2·M for M.
+    Means over all (image, prototype). *Only A* is the image with everything outside of A blurred out, *nothing* the
+    image blurred everywhere: its similarity is what colours and light alone give, and is taken off above and below,
+    because similarities are not 0 where nothing is to be seen. The difference says whether the region matters more than
+    its control; the own share, how much of the similarity it brings about alone. Where cells see the whole image, the
+    first may be large and the second small: the region is then a place, and the evidence is everywhere.
+
+    Each of the four scores costs a model pass for every (image, prototype) measured.
 
     Ours; deletion against chance, after Fong & Vedaldi (2017) and PixPNet's relevance ordering test.
 
     Args:
         before: scores of prototypes on the images, (…).
         blurred: their scores on `blur_out` of their own regions (95th percentile), the same shape.
-        random: their scores on `blur_out` of `random_regions`, the same shape.
-        measured: bool (…), the cases that count (prototypes that are kept); None means all.
+        random: their scores on `blur_out` of `control_regions`, the same shape.
+        measured: bool (…), the cases that count (prototypes that are kept, regions that are not empty); None means all.
+        alone: their scores on `blur_out` of all but their own regions; with ``nothing``, or neither.
+        nothing: their scores on `blur_out` of everything.
 
     Returns:
         `SimilarityLoss`, every field a number; NaN when nothing was measured.
@@ -146,27 +126,53 @@ def faithfulness(before: Tensor, blurred: Tensor, random: Tensor, measured: Tens
         >>> loss = faithfulness(torch.tensor([5.0, 4.0]), torch.tensor([2.0, 3.0]), torch.tensor([4.5, 2.5]))
         >>> loss.region, loss.random, loss.difference, loss.ratio, loss.wins
         (tensor(2.), tensor(1.), tensor(1.), tensor(2.), tensor(0.5000))
+        >>> before, lost, alone, nothing = torch.tensor([[5.0], [3.0], [2.0], [1.0]])
+        >>> faithfulness(before, lost, lost, None, alone, nothing).own_share    # (2 − 1) / (5 − 1)
+        tensor(0.2500)
     """
-    counts = loss_counts(before, blurred, random, measured)
-    return SimilarityLoss(*(value.float() for value in similarity_loss(counts.reshape(-1, 4).sum(0))))
+    counts = loss_counts(before, blurred, random, measured, alone, nothing)
+    return SimilarityLoss(*(value.float() for value in similarity_loss(counts.reshape(-1, LOSS_TERMS).sum(0))))
 
 
-def loss_counts(before: Tensor, blurred: Tensor, random: Tensor, measured: Tensor | None = None) -> Tensor:
-    """What `similarity_loss` is made of, to be added up: loss of the own and of a random region, won, cases: (…, 4)."""
-    for scores, name in ((before, "before"), (blurred, "blurred"), (random, "random")):
-        if not scores.is_floating_point() or not bool(torch.isfinite(scores).all()):
-            raise DaplError(
-                f"{name} must be scores, finite floating point numbers, but is {scores.dtype} or not finite."
-            )
-        check_same_shape(before, scores, f"before and {name}")
-    first, own, other = (scores.detach().double() for scores in (before, blurred, random))
-    own, other = first - own, first - other
+LOSS_TERMS, LOSS_CASES = 6, 3
+"""How many there are of `loss_counts`, and which of them says how many cases were measured."""
+
+
+def loss_counts(
+    before: Tensor,
+    blurred: Tensor,
+    random: Tensor,
+    measured: Tensor | None = None,
+    alone: Tensor | None = None,
+    nothing: Tensor | None = None,
+) -> Tensor:
+    """What `similarity_loss` is made of, to be added up, (…, 6): loss of the own and of the control region, won, cases,
+    similarity that the region carries alone, and that of the whole image, both above that of nothing."""
+    given = {"before": before, "blurred": blurred, "random": random, "alone": alone, "nothing": nothing}
+    if (alone is None) != (nothing is None):
+        raise DaplError("alone and nothing belong together: give both, or neither.")
+    scores = {name: _scores(value, name) for name, value in given.items() if value is not None}
+    for name, value in scores.items():
+        check_same_shape(before, value, f"before and {name}")
+    first = scores["before"]
+    own, other = first - scores["blurred"], first - scores["random"]
+    carried, whole = (first.new_zeros(first.shape),) * 2
+    if alone is not None:
+        carried, whole = scores["alone"] - scores["nothing"], first - scores["nothing"]
     counts = which(measured, before, before.shape, "measured", "prototypes").double()
-    return torch.stack([value * counts for value in (own, other, (own > other).double(), torch.ones_like(own))], dim=-1)
+    terms = (own, other, (own > other).double(), torch.ones_like(own), carried, whole)
+    return torch.stack([value * counts for value in terms], dim=-1)
+
+
+def _scores(scores: Tensor, name: str) -> Tensor:
+    if not scores.is_floating_point() or not bool(torch.isfinite(scores).all()):
+        raise DaplError(f"{name} must be scores, finite floating point numbers, but is {scores.dtype} or not finite.")
+    return scores.detach().double()
 
 
 def similarity_loss(sums: Tensor) -> SimilarityLoss:
-    """The means, from sums (…, 4) of `loss_counts`."""
-    region, random, wins = (sums[..., :3] / sums[..., 3:]).unbind(-1)
+    """The means, from sums (…, 6) of `loss_counts`."""
+    region, random, wins = (sums[..., :3] / sums[..., 3:4]).unbind(-1)
     ratio = (region / random).where(random > 0, torch.nan)
-    return SimilarityLoss(region, random, region - random, ratio, wins)
+    carried, whole = sums[..., 4:].unbind(-1)
+    return SimilarityLoss(region, random, region - random, ratio, wins, (carried / whole).where(whole > 0, torch.nan))
