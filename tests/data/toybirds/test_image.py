@@ -2,14 +2,15 @@ import numpy as np
 import pytest
 
 from dapl.data.toybirds import ToyBirds
-from dapl.data.toybirds.image import PERCHES, ToyScene, draw_image, scene_of_class
+from dapl.data.toybirds.image import PERCHES, Painting, ToyScene, scene_of_class
 from dapl.data.toybirds.scenes import EMBLEMS, KINDS, SEASONS
 from dapl.data.toybirds.species import PARTS, STYLES, THEMES, Species
 
 
 def draw(species: Species, scene: ToyScene, seed: int = 0, size: int = 48) -> tuple[np.ndarray, np.ndarray]:
     scenery, bird = np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1))
-    return draw_image(species, scene, scenery, bird, size, size)
+    drawing = Painting(species, scene, scenery, bird, size, size).draw()
+    return drawing.image, drawing.parts
 
 
 @pytest.mark.parametrize("theme", range(THEMES))

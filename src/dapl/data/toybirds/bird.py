@@ -6,7 +6,8 @@ The outlines of a part are in the coordinates of the part's own frame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -241,8 +242,15 @@ class Pose:
         return (_FEET[0], 0.36) if self.sits else _FEET
 
 
-def paint_bird(canvas: Canvas, species: Species, pose: Pose, rng: np.random.Generator) -> None:
-    painter = _BirdPainter(canvas, species, pose, rng)
+def paint_bird(
+    canvas: Canvas,
+    species: Species,
+    pose: Pose,
+    rng: np.random.Generator,
+    exchanged: Mapping[str, PartStyle] | None = None,
+) -> None:
+    """``exchanged``: parts that appear in another style than the species'; all others stay as they are."""
+    painter = _BirdPainter(canvas, species, pose, rng, exchanged or {})
     if pose.wing_raised:
         painter.far_wing()
     painter.tail()
@@ -255,8 +263,16 @@ def paint_bird(canvas: Canvas, species: Species, pose: Pose, rng: np.random.Gene
 
 
 class _BirdPainter:
-    def __init__(self, canvas: Canvas, species: Species, pose: Pose, rng: np.random.Generator) -> None:
-        self.canvas, self.styles, self.pose, self.rng = canvas, species.styles, pose, rng
+    def __init__(
+        self,
+        canvas: Canvas,
+        species: Species,
+        pose: Pose,
+        rng: np.random.Generator,
+        exchanged: Mapping[str, PartStyle],
+    ) -> None:
+        self.canvas, self.species, self.pose, self.rng = canvas, species, pose, rng
+        self.styles = {**species.styles, **exchanged}
         self.plumpness = species.plumpness
         self.root = pose.root
         self.head_radius = _HEAD_RADIUS * species.head_size
@@ -275,8 +291,11 @@ class _BirdPainter:
 
     def pattern(self, part: str, frame: Frame, centre: tuple[float, float], reach: tuple[float, float]) -> None:
         """The part's pattern over the box ``centre`` ± ``reach`` of ``frame``, kept inside the part."""
-        style = self.styles[part]
-        self.fill(part, frame, pattern(style, centre, reach, self.rng), style.accent, within=(part,))
+        style, own, rng = self.styles[part], self.species.styles[part], self.rng
+        if style != own:  # the own pattern takes its random numbers all the same, or all that follows would be another
+            rng = copy.deepcopy(self.rng)
+            pattern(own, centre, reach, self.rng)
+        self.fill(part, frame, pattern(style, centre, reach, rng), style.accent, within=(part,))
 
     def tail(self) -> None:
         frame = self.root.child(_RUMP, np.pi - 0.42 + self.pose.tail_angle, (1.0, -1.0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision import tv_tensors
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, nearest
 from dapl.common.files import replacing
 from dapl.data.sample import Dataset, Sample
-from dapl.data.toybirds.image import draw_image, random_scene, scene_of_class
+from dapl.data.toybirds.image import THINGS, Change, Drawing, Painting, another_scene, random_scene, scene_of_class
 from dapl.data.toybirds.species import PARTS, species_of
 
 DRAWING_VERSION = 1  # raise it whenever an image or a mask would change: caches go by the fingerprint
@@ -74,22 +74,89 @@ class ToyBirds:
         return f"ToyBirds({self.split}: {len(self)} images, {len(self.classes)} classes)"
 
     def __getitem__(self, index: int) -> Sample:
-        index = range(len(self))[index]
-        label, number = divmod(index, self.images_per_class)
-        position = np.random.SeedSequence((self.seed, _STREAMS[self.split], label, number))
-        cue_rng, scenery_rng, bird_rng = (np.random.default_rng(child) for child in position.spawn(3))
+        return self._sample(index, self._painting(index).draw())
+
+    def draw(
+        self,
+        index: int,
+        without: Collection[str] = (),
+        exchanged: Mapping[str, int] | None = None,
+        background: int | None = None,
+    ) -> Sample:
+        """Image ``index`` with something changed and all the rest equal, pixel by pixel.
+
+        >>> birds = ToyBirds(classes=3, images_per_class=2, size=64)
+        >>> beakless, bird = birds.draw(0, without={"beak"}), birds[0]
+        >>> bool(beakless.part_masks[0].any()), bool((beakless.image != bird.image).any())
+        (False, True)
+        >>> birds.draw(0, exchanged={"wing": 2}, background=7)      # the wing of class 2, somewhere else
+        Sample(image=...)
+
+        Args:
+            without: parts (`PARTS`) and things around the bird (`THINGS`) that are left out: what is behind them shows.
+            exchanged: parts that look as those of another class do, by the index of that class.
+            background: the number of another background, from 0 up: another kind of place, whatever the class.
+        """
+        styles = {}
+        for part, label in (exchanged or {}).items():
+            if part not in PARTS:
+                raise DaplError(f"exchanged: there is no part '{part}'{nearest(part, PARTS)}")
+            if not 0 <= label < len(self.classes):
+                raise DaplError(f"exchanged: there is no class {label}; there are {len(self.classes)}, counted from 0.")
+            styles[part] = self.species[label].styles[part]
+        painting, scene, rng = self._painting(index), None, None
+        if background is not None:
+            if background < 0:
+                raise DaplError(f"background is {background}; give 0 or a positive whole number.")
+            position = (*self._position(index), background)
+            scene_rng, rng = map(np.random.default_rng, np.random.SeedSequence(position).spawn(2))
+            scene = another_scene(painting.scene, scene_rng)
+        change = Change(_known(without), styles, scene, rng)
+        return self._sample(index, painting.draw(change))
+
+    def draw_without(self, index: int, sets: Iterable[Collection[str]]) -> list[Sample]:
+        """Image ``index`` without each of these sets of parts and things, as `draw` draws it; painted only once.
+
+        >>> birds = ToyBirds(classes=3, images_per_class=2, size=64)
+        >>> [int(sample.visible.sum()) for sample in birds.draw_without(0, [(), ["beak"], ["beak", "eye"]])]
+        [11, 10, 9]
+        """
+        painting = self._painting(index)
+        return [self._sample(index, painting.draw(Change(_known(without)))) for without in sets]
+
+    def thing_masks(self, index: int) -> tv_tensors.Mask:
+        """Where each of `THINGS` is seen in image ``index``: uint8 T×H×W, as ``part_masks`` of a `Sample` are."""
+        return _masks(self._painting(index).draw().things, len(THINGS))
+
+    def _position(self, index: int) -> tuple[int, ...]:
+        """Where the image is among all that can be drawn: its random numbers follow from it."""
+        label, number = divmod(range(len(self))[index], self.images_per_class)
+        return self.seed, _STREAMS[self.split], label, number
+
+    def _painting(self, index: int) -> Painting:
+        position = self._position(index)
+        children = np.random.SeedSequence(position).spawn(3)
+        cue_rng, scenery_rng, bird_rng = map(np.random.default_rng, children)
+        label = position[2]
         betrayed = cue_rng.random() < self.background_cue
         scene = scene_of_class(label) if betrayed else random_scene(cue_rng)
-        image, parts = draw_image(self.species[label], scene, scenery_rng, bird_rng, self.height, self.width)
-        return _sample(image, parts, label, self.names[index])
+        return Painting(self.species[label], scene, scenery_rng, bird_rng, self.height, self.width)
+
+    def _sample(self, index: int, drawing: Drawing) -> Sample:
+        return _sample(drawing.image, drawing.parts, self.labels[index], self.names[index])
+
+
+def _known(without: Collection[str]) -> frozenset[str]:
+    pieces = (*PARTS, *THINGS)
+    for name in without:
+        if name not in pieces:
+            raise DaplError(f"without: there is no '{name}'{nearest(name, pieces)}")
+    return frozenset(without)
 
 
 def _sample(image: NDArray[np.uint8], parts: NDArray[np.uint8], label: int, name: str) -> Sample:
     """``image`` is H×W×3, ``parts`` H×W with k + 1 where part k is seen."""
     keypoints, visible = _keypoints(parts)
-    rows, columns = (np.flatnonzero((parts > 0).any(axis=axis)) for axis in (1, 0))
-    box = [[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]]
-    numbers = np.arange(1, len(PARTS) + 1, dtype=np.uint8)[:, None, None]
     return Sample(
         image=tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))),
         label=label,
@@ -97,9 +164,24 @@ def _sample(image: NDArray[np.uint8], parts: NDArray[np.uint8], label: int, name
         mask=tv_tensors.Mask(torch.from_numpy((parts > 0).astype(np.uint8))),
         keypoints=tv_tensors.KeyPoints(torch.from_numpy(keypoints), canvas_size=parts.shape),
         visible=torch.from_numpy(visible),
-        part_masks=tv_tensors.Mask(torch.from_numpy((parts == numbers).astype(np.uint8))),
-        box=tv_tensors.BoundingBoxes(torch.tensor(box, dtype=torch.float32), format="XYXY", canvas_size=parts.shape),
+        part_masks=_masks(parts, len(PARTS)),
+        box=_box(parts),
     )
+
+
+def _masks(numbers: NDArray[np.uint8], count: int) -> tv_tensors.Mask:
+    """H×W with k + 1 where thing k is seen → uint8 count×H×W."""
+    each = np.arange(1, count + 1, dtype=np.uint8)[:, None, None]
+    return tv_tensors.Mask(torch.from_numpy((numbers == each).astype(np.uint8)))
+
+
+def _box(parts: NDArray[np.uint8]) -> tv_tensors.BoundingBoxes | None:
+    """Around all that is seen of the bird; None where it has been left out altogether."""
+    if not parts.any():
+        return None
+    rows, columns = (np.flatnonzero((parts > 0).any(axis=axis)) for axis in (1, 0))
+    box = torch.tensor([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]], dtype=torch.float32)
+    return tv_tensors.BoundingBoxes(box, format="XYXY", canvas_size=parts.shape)
 
 
 def _keypoints(parts: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

@@ -1,13 +1,14 @@
 """Outlines, the frames they are placed in, and the canvas they are painted on.
 
-The canvas is a map of paints: every sample holds one paint number, and a paint is a colour and the part of the bird it
-shows. Image and part masks are both read off this one map, so they cannot disagree.
+The canvas is a map of paints: every sample holds one paint number, and a paint is a colour and the piece (a part of the
+bird, or a thing around it) that it shows. Image and masks are both read off this one map, so they cannot disagree.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -128,8 +129,27 @@ def pick(rng: np.random.Generator, colours: Sequence[RGB]) -> RGB:
 
 
 OVERSAMPLING = 3  # odd, so that each pixel has a sample at its centre
-SCENERY = 0  # the part number of all that is not bird
+SCENERY = 0  # the number of all that is no piece of its own
 _MOST_PAINTS = 256
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one call of `Canvas.fill` painted: polygons, or the samples ``where`` inside a box."""
+
+    piece: int
+    paint: int
+    polygons: Sequence[Points] = ()
+    box: tuple[int, int, int, int] = (0, 0, 0, 0)
+    where: Image.Image | None = None
+
+    def paint_on(self, samples: Image.Image) -> None:
+        if self.where is not None:
+            samples.paste(self.paint, self.box, self.where)
+            return
+        draw = ImageDraw.Draw(samples)
+        for polygon in self.polygons:
+            draw.polygon(polygon.ravel().tolist(), fill=self.paint)
 
 
 class Canvas:
@@ -137,26 +157,45 @@ class Canvas:
 
     def __init__(self, height: int, width: int) -> None:
         self._map = Image.new("L", (width * OVERSAMPLING, height * OVERSAMPLING))
-        self._draw = ImageDraw.Draw(self._map)
+        self._layers: list[_Layer] = []
         self._paints: dict[tuple[RGB, int], int] = {((0, 0, 0), SCENERY): 0}  # paint 0: nothing painted yet
+        self._piece = SCENERY
+
+    def of_piece(self, piece: int) -> Canvas:
+        """The same canvas, on which all that is painted without the name of a piece is this one."""
+        view = copy.copy(self)
+        view._piece = piece
+        return view
+
+    def without(self, pieces: Collection[int]) -> Canvas:
+        """A canvas on which these pieces were never painted: what lies behind them shows, all else is as it is here.
+
+        Paint that was to stay within another piece (`fill`) lies where it lies here, also if that piece is left out.
+        """
+        bare = copy.copy(self)
+        bare._map = Image.new("L", self._map.size)
+        bare._layers = [layer for layer in self._layers if layer.piece not in pieces]
+        for layer in bare._layers:
+            layer.paint_on(bare._map)
+        return bare
 
     def fill(
         self,
         frame: Frame,
         outlines: Sequence[Points],
         colour: RGB,
-        part: int = SCENERY,
+        part: int | None = None,
         within: Sequence[int] = (),
     ) -> None:
         """Fill closed outlines given in ``frame``; with ``within``, only where one of these parts is what shows now."""
-        paint = self._paint(colour, part)
+        piece = self._piece if part is None else part
+        paint = self._paint(colour, piece)
         to_samples = Frame(frame.matrix * OVERSAMPLING, frame.origin * OVERSAMPLING)
         polygons = [to_samples(outline) for outline in outlines]
-        if not within:
-            for polygon in polygons:
-                self._draw.polygon(polygon.ravel().tolist(), fill=paint)
-        elif polygons:
-            self._fill_within(polygons, paint, within)
+        layer = self._within(polygons, piece, paint, within) if within else _Layer(piece, paint, polygons)
+        if polygons and layer is not None:
+            layer.paint_on(self._map)
+            self._layers.append(layer)
 
     def _paint(self, colour: RGB, part: int) -> int:
         key = (colour, part)
@@ -166,20 +205,22 @@ class Canvas:
             self._paints[key] = len(self._paints)
         return self._paints[key]
 
-    def _fill_within(self, polygons: Sequence[Points], paint: int, within: Sequence[int]) -> None:
+    def _within(self, polygons: Sequence[Points], piece: int, paint: int, within: Sequence[int]) -> _Layer | None:
+        if not polygons:
+            return None
         corners = np.concatenate(polygons)
-        left, top = np.maximum(np.floor(corners.min(axis=0)).astype(int), 0)
-        right, bottom = np.minimum(np.ceil(corners.max(axis=0)).astype(int) + 1, self._map.size)
+        left, top = (int(side) for side in np.maximum(np.floor(corners.min(axis=0)), 0))
+        right, bottom = (int(side) for side in np.minimum(np.ceil(corners.max(axis=0)) + 1, self._map.size))
         if left >= right or top >= bottom:
-            return
-        stencil = Image.new("L", (int(right - left), int(bottom - top)))
+            return None
+        box, stencil = (left, top, right, bottom), Image.new("L", (right - left, bottom - top))
         draw = ImageDraw.Draw(stencil)
         for polygon in polygons:
             draw.polygon((polygon - (left, top)).ravel().tolist(), fill=255)
         allowed = [255 * (part in within) for _, part in self._paints]
         allowed += [0] * (_MOST_PAINTS - len(allowed))
-        showing = self._map.crop((left, top, right, bottom)).point(allowed)
-        self._map.paste(paint, (left, top, right, bottom), ImageChops.darker(stencil, showing))
+        showing = self._map.crop(box).point(allowed)
+        return _Layer(piece, paint, box=box, where=ImageChops.darker(stencil, showing))
 
     def colours(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """H×W×3 colour in [0, 255], already multiplied by the H×W×1 coverage in [0, 1] that comes with it."""
@@ -189,8 +230,28 @@ class Canvas:
         coverage = self._map.point([0] + [255] * (_MOST_PAINTS - 1)).reduce(OVERSAMPLING)
         return np.asarray(image, np.float32), np.asarray(coverage, np.float32)[..., None] / np.float32(255)
 
+    def differs(self, other: Canvas) -> NDArray[np.bool_]:
+        """H×W: the pixels of which some sample shows another colour or another piece than on ``other``."""
+        return _any_sample(self._shown() != other._shown())
+
+    def shows(self, pieces: Collection[int]) -> NDArray[np.bool_]:
+        """H×W: the pixels of which some sample shows one of these pieces."""
+        wanted = np.array([piece in pieces for _, piece in self._paints])
+        return _any_sample(wanted[np.asarray(self._map)])
+
+    def _shown(self) -> NDArray[np.uint32]:
+        """Colour and piece of every sample, as one number."""
+        codes = [(red << 24) + (green << 16) + (blue << 8) + piece for (red, green, blue), piece in self._paints]
+        return np.array(codes, np.uint32)[np.asarray(self._map)]
+
     def parts(self) -> NDArray[np.uint8]:
-        """H×W, the number of the part seen at the centre of each pixel, `SCENERY` where it is not bird."""
+        """H×W, the number of the piece seen at the centre of each pixel, `SCENERY` where there is none."""
         centre = OVERSAMPLING // 2
         part_of_paint = np.array([part for _, part in self._paints], np.uint8)
         return part_of_paint[np.asarray(self._map)[centre::OVERSAMPLING, centre::OVERSAMPLING]]
+
+
+def _any_sample(samples: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Pixels that have any such sample."""
+    height, width = (side // OVERSAMPLING for side in samples.shape)
+    return np.logical_or.reduce(samples.reshape(height, OVERSAMPLING, width, OVERSAMPLING), axis=(1, 3))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ from dapl.data.toybirds.drawing import (
     stroke,
 )
 from dapl.data.toybirds.scenes import EMBLEMS, KINDS, SEASONS, Season, paint_backdrop
-from dapl.data.toybirds.species import Species
+from dapl.data.toybirds.species import PartStyle, Species
 
 Perch = Callable[[Canvas, Season, Frame, np.random.Generator], None]
 """Its frame has the bird's unit, the origin between the feet and x along the perch."""
@@ -135,35 +137,133 @@ def random_scene(rng: np.random.Generator) -> ToyScene:
     return ToyScene(*(int(rng.integers(count)) for count in (len(KINDS), len(SEASONS), len(EMBLEMS))))
 
 
-def draw_image(
+def another_scene(scene: ToyScene, rng: np.random.Generator) -> ToyScene:
+    """At random, but another kind of place."""
+    other = random_scene(rng)
+    kind = (scene.kind + int(rng.integers(1, len(KINDS)))) % len(KINDS)
+    return ToyScene(kind, other.season, other.emblem)
+
+
+THINGS = ("emblem 1", "emblem 2", "emblem 3", "perch", "sprig")
+"""What stands around a bird and can be left out as its parts can; all else is the backdrop."""
+
+THING_NUMBER = {thing: number for number, thing in enumerate(THINGS, start=len(NUMBER) + 1)}
+"""Numbers on the canvas, behind those of the parts."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A finished image and what is seen in it."""
+
+    image: NDArray[np.uint8]
+    """H×W×3, RGB."""
+    parts: NDArray[np.uint8]
+    """H×W, `bird.NUMBER` of the part that is seen, 0 off the bird."""
+    things: NDArray[np.uint8]
+    """H×W, 1 + the index in `THINGS`, 0 on bird and backdrop."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be other than usual in a drawing; all the rest stays equal, pixel by pixel."""
+
+    without: frozenset[str] = frozenset()
+    """Parts and `THINGS` that are left out."""
+    styles: Mapping[str, PartStyle] = field(default_factory=dict)
+    """Parts that appear in this style instead of the species' own."""
+    scene: ToyScene | None = None
+    """Another background, with ``scenery_rng`` of its own."""
+    scenery_rng: np.random.Generator | None = None
+
+
+class Painting:
+    """A bird in a scene, painted once, and drawn with or without changes as often as one likes."""
+
+    def __init__(
+        self,
+        species: Species,
+        scene: ToyScene,
+        scenery_rng: np.random.Generator,
+        bird_rng: np.random.Generator,
+        height: int,
+        width: int,
+    ) -> None:
+        """Two generators, so that another scene leaves the bird, its pose and what hides it as they are."""
+        self.scene = scene
+        self._species, self._size = species, (height, width)
+        self._rngs = copy.deepcopy((scenery_rng, bird_rng))
+        self._usual = _paint(species, {}, scene, scenery_rng, bird_rng, self._size)
+        slant = float(bird_rng.uniform(-0.5, 0.5))
+        streaks = _streaks(self._usual.parts[::2, ::2].shape, self._usual.scale / 2, bird_rng)
+        self._light = partial(_light, scale=self._usual.scale, slant=slant, streaks=streaks)
+        self._film = _Film.random(bird_rng, height, width)
+
+    def draw(self, change: Change | None = None) -> Drawing:
+        """A change leaves a pixel of bird or backdrop as it is where it shows no other paint: the light on the bird
+        stays that of the unchanged image. Only the shadow of the bird on the things beside it follows the change, or it
+        would tell of what is gone.
+        """
+        usual = painted = self._usual
+        light = self._light(usual.parts)
+        if change is not None:
+            painted = self._changed(change)
+            follows = painted.canvas.differs(usual.canvas) | ~painted.canvas.shows(NUMBER.values())
+            light = np.where(follows, self._light(painted.parts), light)
+        colours, coverage = painted.canvas.colours()
+        image = colours * light[..., None] + painted.backdrop * (1 - coverage)
+        return Drawing(self._film.photographed(image), painted.parts, painted.things)
+
+    def _changed(self, change: Change) -> _Painted:
+        painted = self._usual
+        if change.styles or change.scene is not None:
+            scenery_rng, bird_rng = copy.deepcopy((change.scenery_rng or self._rngs[0], self._rngs[1]))
+            scene = change.scene or self.scene
+            painted = _paint(self._species, change.styles, scene, scenery_rng, bird_rng, self._size)
+        numbers = NUMBER | THING_NUMBER
+        return replace(painted, canvas=painted.canvas.without([numbers[piece] for piece in change.without]))
+
+
+@dataclass(frozen=True)
+class _Painted:
+    canvas: Canvas
+    backdrop: NDArray[np.float32]
+    scale: float
+    """Pixels per unit of the bird."""
+
+    @cached_property
+    def parts(self) -> NDArray[np.uint8]:
+        pieces = self.canvas.parts()
+        return np.where(pieces <= len(NUMBER), pieces, SCENERY).astype(np.uint8)
+
+    @cached_property
+    def things(self) -> NDArray[np.uint8]:
+        pieces = self.canvas.parts()
+        return np.where(pieces > len(NUMBER), pieces - len(NUMBER), SCENERY).astype(np.uint8)
+
+
+def _paint(
     species: Species,
+    exchanged: Mapping[str, PartStyle],
     scene: ToyScene,
     scenery_rng: np.random.Generator,
     bird_rng: np.random.Generator,
-    height: int,
-    width: int,
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """H×W×3 RGB and H×W part numbers (bird.NUMBER, 0 off the bird).
-
-    Two generators, so that another scene leaves the bird, its pose and what hides it as they are.
-    """
-    season, side = SEASONS[scene.season], min(height, width)
+    size: tuple[int, int],
+) -> _Painted:
+    """All paint, from back to front."""
+    (height, width), season, side = size, SEASONS[scene.season], min(size)
     backdrop = paint_backdrop(height, width, scene.kind, season, scenery_rng)
     pose = random_pose(bird_rng, height, width)
     canvas = Canvas(height, width)
-    for place in scenery_rng.uniform((0, 0), (width, height), (3, 2)):
+    for thing, place in zip(THINGS, scenery_rng.uniform((0, 0), (width, height), (3, 2)), strict=False):
         at = root_frame(place, scenery_rng.normal(0, 0.2), side * scenery_rng.uniform(0.07, 0.11), flip=False)
-        EMBLEMS[scene.emblem](canvas, at, scenery_rng)
+        EMBLEMS[scene.emblem](canvas.of_piece(THING_NUMBER[thing]), at, scenery_rng)
     feet = pose.root.child(pose.feet, scenery_rng.normal(0, 0.1))
-    PERCHES[scene.kind](canvas, season, feet, scenery_rng)
-    paint_bird(canvas, species, pose, bird_rng)
+    PERCHES[scene.kind](canvas.of_piece(THING_NUMBER["perch"]), season, feet, scenery_rng)
+    paint_bird(canvas, species, pose, bird_rng, exchanged)
     if bird_rng.random() < _SPRIG:
         end = bird_rng.normal(_SPRIG_ENDS[bird_rng.integers(len(_SPRIG_ENDS))], 0.1)
-        paint_sprig(canvas, season, pose.root.child(end), bird_rng)
-    parts = canvas.parts()
-    colours, coverage = canvas.colours()
-    image = colours * _light(parts, pose.scale, bird_rng)[..., None] + backdrop * (1 - coverage)
-    return _photographed(image, bird_rng), parts
+        paint_sprig(canvas.of_piece(THING_NUMBER["sprig"]), season, pose.root.child(end), bird_rng)
+    return _Painted(canvas, backdrop, pose.scale)
 
 
 def random_pose(rng: np.random.Generator, height: int, width: int) -> Pose:
@@ -189,12 +289,12 @@ def _swing(rng: np.random.Generator, spread: float) -> float:
     return float(np.clip(rng.normal(0, spread), -2.3 * spread, 2.3 * spread))
 
 
-def _light(parts: NDArray[np.uint8], scale: float, rng: np.random.Generator) -> NDArray[np.float32]:
+def _light(parts: NDArray[np.uint8], scale: float, slant: float, streaks: NDArray[np.float32]) -> NDArray[np.float32]:
     """H×W factor: the bird lit from above and a little from one side, as if each of its forms were round."""
     half, unit = parts[::2, ::2], scale / 2  # light is soft: half the size will do
     relief = _dome(half != SCENERY, 0.13 * unit) + 0.4 * _dome(half == NUMBER["wing"], 0.05 * unit)
     down, right = np.gradient(relief * unit)
-    lit = np.clip(1.0 + 0.42 * (down + rng.uniform(-0.5, 0.5) * right), 0.62, 1.22) + _streaks(half.shape, unit, rng)
+    lit = np.clip(1.0 + 0.42 * (down + slant * right), 0.62, 1.22) + streaks
     shade = _resized(lit.astype(np.float32), parts.shape[::-1])
     return np.where(parts != SCENERY, shade, 0.7 + 0.3 * shade)  # beside the bird, a breath of its shadow
 
@@ -224,10 +324,21 @@ def _resized(
     return np.asarray(Image.fromarray(values).resize(size, resampling))
 
 
-def _photographed(image: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.uint8]:
+@dataclass(frozen=True)
+class _Film:
     """Exposure, white balance, contrast and the grain of the film."""
-    gain = rng.uniform(0.88, 1.1) * rng.normal(1.0, 0.025, 3)
-    contrast = rng.uniform(0.92, 1.1)
-    image = (image * gain.astype(np.float32) - 118) * np.float32(contrast) + 118
-    image += 3.0 * rng.standard_normal((*image.shape[:2], 1), dtype=np.float32)
-    return np.clip(image, 0, 255).astype(np.uint8)
+
+    gain: NDArray[np.float32]
+    contrast: np.float32
+    grain: NDArray[np.float32]
+    """H×W×1."""
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, height: int, width: int) -> _Film:
+        gain = rng.uniform(0.88, 1.1) * rng.normal(1.0, 0.025, 3)
+        contrast = np.float32(rng.uniform(0.92, 1.1))
+        return cls(gain.astype(np.float32), contrast, rng.standard_normal((height, width, 1), dtype=np.float32))
+
+    def photographed(self, image: NDArray[np.float32]) -> NDArray[np.uint8]:
+        exposed = (image * self.gain - 118) * self.contrast + 118 + 3.0 * self.grain
+        return np.clip(exposed, 0, 255).astype(np.uint8)
