@@ -452,4 +452,5 @@ def _markdown(rows: Sequence[Row], names: Sequence[str], first: Column | None = 
     for name in names:
         number = NUMBERS.get(name)
         columns.append(Column(name, number.column or number.heading, percent=number.percent) if number else EXTRA[name])
-    return markdown(rows, [c for c in columns if any(row.get(c.name) is not None for row in rows)]).rstrip()
+    table = markdown(rows, [c for c in columns if any(row.get(c.name) is not None for row in rows)])
+    return table.rstrip().replace(" ± ", "\u00a0±\u00a0")  # a cell that is broken there is hard to read

@@ -104,6 +104,17 @@ def test_a_wider_grid_keeps_the_runs_there_are(
     rows = json.loads((tmp_path / "out" / "sweep.json").read_text())["rows"]
     assert [row["loss.cluster"] for row in rows] == [0.5, 1.0]
 
+    # when the metrics have changed, nothing is trained and all is measured again
+    for module in ("sweep", "many_runs"):
+        monkeypatch.setattr(f"dapl.experiments.{module}.code_digest", lambda: "other metrics")
+    again: list[Path] = []
+    monkeypatch.setattr(
+        "dapl.evaluation.evaluate", lambda run, *rest, **more: (again.append(run), evaluate(run, *rest, **more))[1]
+    )
+    assert sweep("--grid", "loss.cluster=0.5,1") == 0
+    assert len(trained) == len(again) == 2
+    assert json.loads((tmp_path / "out" / "sweep.json").read_text())["rows"] == rows
+
 
 def test_runs_that_differ_in_the_head_share_the_features(
     write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

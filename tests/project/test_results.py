@@ -108,7 +108,7 @@ def rendered(folder: Path, text: str) -> str:
         (
             "{{ small.table('name', 'accuracy', 'coverage', 'diversity', rows=['theirs', 'gone', 'box']) }}",
             "| system | accuracy (%) | Coverage |\n| --- | --- | --- |\n"
-            "| theirs | 55.0 ± 5.0 | 0.550 ± 0.050 |\n| box | 89.0 ± 1.0 | – |",
+            "| theirs | 55.0~±~5.0 | 0.550~±~0.050 |\n| box | 89.0~±~1.0 | – |".replace("~", "\u00a0"),
         ),
     ],
 )

@@ -19,7 +19,7 @@ from dapl.common.progress import Reporter
 from dapl.common.tables import mean_and_deviation
 from dapl.config import Config, dump_config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.experiments.many_runs import flat_fields, measured, refuse_other_config, run_or_resume
+from dapl.experiments.many_runs import code_digest, flat_fields, measured, refuse_other_config, run_or_resume
 from dapl.experiments.sweep_space import (
     Base,
     Panel,
@@ -217,6 +217,7 @@ def study_name(panel: Panel, config: Config, settings: SweepSettings) -> str:
         "seeds": settings.seeds,
         "sampler": None if settings.trials is None else settings.sampler_seed,
         "protocol": settings.protocol.to_json(),
+        "code": code_digest(),  # other metrics measure the runs that are there again
     }
     text = json.dumps(content, sort_keys=True)
     return f"{panel.name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
