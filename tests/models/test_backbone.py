@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from dapl.common.errors import DaplError
-from dapl.models.backbone import Backbone, create_backbone
+from dapl.models.backbone import Backbone, Stage, create_backbone
 
 SIZE = 64
 LAST = {"resnet18": 512, "vgg11_bn": 512, "tf_efficientnet_lite0": 320, "mobilenetv2_100": 320, "densenet161": 2208}
@@ -110,6 +112,62 @@ def test_balance_leaves_a_single_stage_alone_and_does_not_divide_by_zero(images:
     for parameter in silent.parameters():
         parameter.zero_()
     assert silent(images).isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["mobilenetv2_100", "tf_efficientnet_lite0", "test_efficientnet", "test_vit"])
+def test_the_head_is_what_timm_has_before_pooling(name: str, images: Tensor) -> None:
+    torch.manual_seed(0)
+    state = {key: value + 0.01 * torch.randn(value.shape) for key, value in floats(name).items()}
+    whole = timm.create_model(name)
+    whole.load_state_dict(state)
+    backbone = Backbone(name, ["head"], state_dict=state).eval()
+    expected = whole.eval().forward_features((images - backbone.mean) / backbone.std)
+    if expected.dim() == 3:  # tokens, the first of which is that of the class
+        expected = expected[:, 1:].transpose(1, 2).unflatten(2, (SIZE // 16, SIZE // 16))
+    assert_close(backbone(images), expected)
+    assert backbone.channels == expected.shape[1]
+    assert backbone.stage_channels == (expected.shape[1],)
+
+
+def floats(name: str) -> dict[str, Tensor]:
+    """A state dict whose values can be changed a little."""
+    return {key: value.float() for key, value in timm.create_model(name).state_dict().items()}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stages", [[-2, "head"], ["head", -2], [-2, -1, "head"], ["head", -1, -2], [-1, -2]])
+def test_stages_that_are_not_fused_keep_their_resolution(stages: list[Stage], images: Tensor) -> None:
+    torch.manual_seed(0)
+    apart = Backbone("test_efficientnet", stages, fuse=False).eval()
+    fused = Backbone("test_efficientnet", stages).eval()
+    fused.load_state_dict(apart.state_dict())
+    maps = apart(images)
+    sizes = {-2: (48, 4, 4), -1: (64, 2, 2), "head": (256, 2, 2)}
+    assert [tuple(m.shape[1:]) for m in maps] == [sizes[stage] for stage in (-2, -1, "head") if stage in stages]
+    assert apart.stage_channels == tuple(m.shape[1] for m in maps)
+    upsampled = [F.interpolate(m, size=(4, 4), mode="bilinear") if m.shape[-1] < 4 else m for m in maps]
+    assert_close(fused(images), torch.cat(upsampled, dim=1))
+    assert fused.channels == sum(apart.stage_channels)
+
+
+@torch.no_grad()
+def test_one_stage_that_is_not_fused_is_a_tuple_too(images: Tensor) -> None:
+    (maps,) = Backbone("test_efficientnet", [-1], fuse=False).eval()(images)
+    assert maps.shape == (2, 64, 2, 2)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "test_vit4"])
+def test_networks_without_a_layer_before_pooling_have_no_head(name: str) -> None:
+    with pytest.raises(DaplError, match=rf"stages: {name} has no layer of its own before pooling"):
+        create_backbone(name, ["head"], weights="random")
+
+
+def test_weights_without_the_head_are_refused_where_it_is_asked_for() -> None:
+    state = {key: value for key, value in floats("test_efficientnet").items() if not key.startswith("conv_head")}
+    Backbone("test_efficientnet", [-1], state_dict=state)
+    with pytest.raises(DaplError, match=r"stages: the weights lack conv_head\.weight, which the stage head needs"):
+        Backbone("test_efficientnet", ["head"], state_dict=state)
 
 
 @torch.no_grad()

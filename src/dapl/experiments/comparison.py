@@ -19,6 +19,7 @@ from dapl.config import Config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.experiments.many_runs import differences, evaluation_of, is_finished, measured, over_seeds, run_or_resume
 from dapl.metrics.registry import NUMBERS, chosen, given_by
+from dapl.models.weight_sources import notice
 from dapl.runs.provenance import provenance
 from dapl.runs.run import Run
 
@@ -192,6 +193,16 @@ def shown_columns(rows: Sequence[Row], metrics: Sequence[str] | str | None = Non
     return [column for column in columns if any(row.get(column.name) is not None for row in rows)]
 
 
+def notices(systems: Sequence[ComparedSystem]) -> list[str]:
+    """What must be said beside the accuracies of the table, with the rows that it is about."""
+    names: dict[str, list[str]] = {}
+    for system in systems:
+        said = notice(system.config.model.backbone.weights, system.config.data.name)
+        if said is not None:
+            names.setdefault(said, []).append(system.name)
+    return [f"accuracy of {', '.join(rows)}: {said}" for said, rows in names.items()]
+
+
 def write(
     out: Path,
     rows: Sequence[Row],
@@ -209,15 +220,25 @@ def write(
         "data": json.loads(systems[0].config.data.model_dump_json(exclude={"root"})),
         "images": Run.open(systems[0].runs[0].folder).image_counts(),
         "seeds": {system.name: [planned.config.seed for planned in system.runs] for system in systems},
+        "notices": notices(systems),
         "configs": {system.name: portable_config(system.config) for system in systems},
         "runs": [run_facts(system.name, planned, split, protocol) for system in systems for planned in system.runs],
     }
     return write_tables(out, "compare", rows, columns, facts, protocol_text(systems, split, protocol))
 
 
+_OF_ONE_MACHINE: dict[str, Any] = {
+    "data": {"root"},
+    "model": {"backbone": {"weights_folder"}},
+    "cache": True,
+    "runtime": True,
+    "seed": True,
+}
+
+
 def portable_config(config: Config) -> str:
     """The resolved config as YAML without what is of one machine or run: folders, caches, runtime, seed."""
-    values = config.model_dump(mode="json", exclude={"data": {"root"}, "cache": True, "runtime": True, "seed": True})
+    values = config.model_dump(mode="json", exclude=_OF_ONE_MACHINE)
     if values.get("start") is not None:
         values["start"] = Path(values["start"]).name
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -242,8 +263,10 @@ def protocol_text(systems: Sequence[ComparedSystem], split: str, protocol: Evalu
     """The sentence above a table: what the numbers were measured on, and how."""
     data = systems[0].config.data
     seeds = sorted({planned.config.seed for system in systems for planned in system.runs})
+    said = "".join(f"\n\n{line[0].upper()}{line[1:]}." for line in notices(systems))
     return (
         f"{data.name}, {split} split, images of {data.image_size} pixels ({data.fit}); regions above percentile "
         f"{protocol.percentile:g}, τ {protocol.tau:g}, scope {protocol.scope}. "
         + (f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}." if len(seeds) > 1 else "One seed.")
+        + said
     )

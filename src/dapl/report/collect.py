@@ -131,6 +131,7 @@ class _Collecting:
                 "rows": rows,
                 "missing": not_measured(evaluation),
                 "protocol": self._protocol_line(),
+                "notice": evaluation["protocol"].get("notice"),
                 "coverage_curve": evaluation.get("curves", {}),
             },
             "confusion": self._confusion(),

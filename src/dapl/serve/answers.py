@@ -34,6 +34,7 @@ class RunFacts(BaseModel):
     examples: int = Field(description="Test images at hand.")
     note: str | None = Field(description="What is not at hand, in one sentence.")
     numbers: dict[str, MeasuredNumber] = Field(description="What `dapl evaluate` measured.")
+    notice: str | None = Field(description="What must be said beside the accuracy, where there is something.")
 
 
 class ClassFacts(BaseModel):

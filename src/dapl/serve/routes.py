@@ -47,6 +47,7 @@ def run(state: Shared) -> answers.RunFacts:
         examples=len(state.examples),
         note=_note(state),
         numbers=_numbers(state),
+        notice=_notice(state),
     )
 
 
@@ -143,6 +144,13 @@ def _numbers(state: State) -> dict[str, answers.MeasuredNumber]:
         return {name: answers.MeasuredNumber(**content[name]) for name in HEADLINES if content.get(name)}
     except (DaplError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _notice(state: State) -> str | None:
+    try:
+        return state.loaded.run.evaluation().get("protocol", {}).get("notice")
+    except DaplError:
+        return None
 
 
 def _note(state: State) -> str | None:

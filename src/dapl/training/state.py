@@ -23,6 +23,7 @@ from dapl.config import Config, FitStage, LastLayerStage, Stage
 from dapl.data.build import InMemorySplits
 from dapl.models.build import build_model
 from dapl.models.protopnet import ProtoPNet
+from dapl.models.weight_sources import SOURCES
 from dapl.processes.interface import Processes
 from dapl.processes.sharing import own_batches
 from dapl.runs.checkpoint import (
@@ -154,11 +155,14 @@ class RunState:
         if self.processes.global_rank == 0:
             splits = self.run_data.splits
             images = {name: len(getattr(splits, name)) for name in ("train", "validation", "test")}
-            described = {"classes": self.classes, "parts": list(splits.train.parts), "images": images}
-            write_json(self.run.data_file, described)
+            parts = list(splits.train.parts)
+            write_json(self.run.data_file, {"classes": self.classes, "parts": parts, "images": images})
             facts = self.model.facts(self.config.data.image_size)
             parameters = sum(parameter.numel() for parameter in self.model.parameters())
-            write_json(self.run.model_file, {"system": self.config.model.system, "parameters": parameters, **facts})
+            described = {"system": self.config.model.system, "parameters": parameters, **facts}
+            if (source := SOURCES.get(self.config.model.backbone.weights)) is not None:
+                described["weights"] = source.title
+            write_json(self.run.model_file, described)
             self.reporter.line(
                 f"{self.config.data.name}: {len(self.classes)} classes, "
                 + ", ".join(f"{count} {name}" for name, count in images.items())
