@@ -1,22 +1,20 @@
-"""Two processes on the CPU against one: the same losses step by step, the same projection, pruning and evaluation."""
+"""Two processes on the CPU against one: the same losses step by step, the same projection and the same pruning.
+
+That they measure the same is in `tests/evaluation/test_evaluate.py`.
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from torch.testing import assert_close
 
 from dapl.cli import main
-from dapl.config import Config, dump_config, load_config
+from dapl.config import Config, dump_config
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.run import Run
 from dapl.training.trainer import train
@@ -44,29 +42,6 @@ THEN: list[dict[str, Any]] = [
 ]
 
 
-def dapl(*arguments: str, code: int = 0) -> str:
-    """Python with these arguments; what it said on standard error."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == code, done.stderr
-    return done.stderr
-
-
-def train_only(config: Path, out: Path, devices: int) -> Run:
-    """Without the evaluation that the command line has after it; one process needs none of its own."""
-    if devices == 1:
-        return train(load_config(config), out, quiet=True)
-    code = (
-        "import sys; from pathlib import Path; from dapl.config import load_config;"
-        "from dapl.training.trainer import train;"
-        f"train(load_config(Path(sys.argv[1]), {{'runtime.devices': {devices}}}), Path(sys.argv[2]), quiet=True)"
-    )
-    dapl("-c", code, str(config), str(out))
-    return Run(out)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("two devices")
@@ -79,10 +54,8 @@ def first_stages(configured: Callable[..., Config], folder: Path) -> Callable[[i
     def run(devices: int) -> Run:
         out = folder / f"{devices}"
         if not out.exists():
-            path = folder / f"{devices}.yaml"
-            cache = {"cache.folder": str(folder / f"cache {devices}")}
-            path.write_text(dump_config(configured(DATA | BACKBONE | LOSS | cache | {"schedule": FIRST})))
-            train_only(path, out, devices)
+            own = {"cache.folder": str(folder / f"cache {devices}"), "runtime.devices": devices, "schedule": FIRST}
+            train(configured(DATA | BACKBONE | LOSS | own), out, quiet=True)
         return Run(out)
 
     return run
@@ -104,26 +77,18 @@ def test_losses_are_the_same_step_by_step(first_stages: Callable[[int], Run]) ->
     assert one[0]["train"]["total"] != pytest.approx(one[-1]["train"]["total"], rel=0.01), "nothing was learned"
 
 
-def test_the_same_weights_give_the_same_projection_pruning_and_evaluation(
+def test_the_same_weights_give_the_same_projection_and_pruning(
     first_stages: Callable[[int], Run], folder: Path
 ) -> None:
     ends = []
     for devices in (1, 2):
         run = Run(folder / f"same weights {devices}")
         shutil.copytree(first_stages(1).folder, run.folder)
-        config = yaml.safe_load(run.config_file.read_text())
-        config["schedule"] += THEN
-        run.config_file.write_text(yaml.safe_dump(config))
-        arguments = ("train", "--resume", str(run.folder), "--devices", f"{devices}", "--accelerator", "cpu")
-        if devices == 1:
-            assert main(arguments) == 0
-        else:
-            dapl("-m", "dapl", *arguments)
-        ends.append(run)
+        config = run.config({"schedule": FIRST + THEN, "runtime.devices": devices})
+        ends.append(train(config, run.folder, resume=True, quiet=True))
     one, two = ends
     compare_prototypes(one, two)
     compare_weights(one, two)
-    compare_evaluations(one, two)
     stages = ([entry for entry in run.logged() if entry["event"] == "stage"][3:] for run in ends)
     for alone, together in zip(*stages, strict=True):
         assert alone["name"] == together["name"]
@@ -150,33 +115,15 @@ def compare_weights(one: Run, two: Run) -> None:
             assert_close(together.model[key], tensor, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
 
 
-def compare_evaluations(one: Run, two: Run) -> None:
-    alone, together = (flat(json.loads(run.evaluation_file.read_text())) for run in (one, two))
-    assert alone.keys() == together.keys()
-    assert any("accuracy" in name for name in alone)
-    for name, value in alone.items():
-        if isinstance(value, float):
-            assert together[name] == pytest.approx(value, rel=1e-3, abs=1e-4, nan_ok=True), name
-        else:
-            assert together[name] == value, name
-
-
-def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """{"a": {"b": [1]}} → {".a.b.0": 1}."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if items is None:
-        return {name: value}
-    return {key: leaf for part, inner in items for key, leaf in flat(inner, f"{name}.{part}").items()}
-
-
 def test_a_mistake_is_one_sentence_in_several_processes_too(
-    configured: Callable[..., Config], tiny_cub: Path, tmp_path: Path
+    configured: Callable[..., Config], tiny_cub: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
     image = next((tiny_cub / "images").glob("*/*_0000_*.jpg"))
     image.write_bytes(image.read_bytes()[:400])
     path = tmp_path / "cub.yaml"
     path.write_text(dump_config(configured({"data": {"name": "cub", "root": str(tiny_cub), "image_size": 64}})))
-    said = dapl("-m", "dapl", "train", str(path), "--out", str(tmp_path / "run"), "--devices", "2", code=2)
+    assert main(["train", str(path), "--out", str(tmp_path / "run"), "--devices", "2"]) == 2
+    said = capfd.readouterr().err
     assert said.strip().splitlines()[-1].startswith(f"dapl: {image}: the image is corrupt or truncated")
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
 from typing import Any
 
-import dapl.common.operators  # noqa: F401  (before Fabric, which imports torchvision through torchmetrics)  # isort: skip
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from dapl.common.errors import DaplError
 from dapl.config import RuntimeConfig
+
+
+@contextmanager
+def _only_its_version(package: str) -> Iterator[None]:
+    """Within, an import of ``package`` that was not loaded before finds no more than its version."""
+    if package in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(package)
+    stand_in.__version__ = importlib.metadata.version(package)  # type: ignore[attr-defined]
+    sys.modules[package] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+# At import Fabric asks torchmetrics for its version, and for no more. Loading all of torchmetrics, with transformers
+# and scipy, took as long as all else together, in each process anew.
+with _only_its_version("torchmetrics"):
+    from lightning_fabric import Fabric
 
 _LAUNCHED_BY_OTHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK")
 
