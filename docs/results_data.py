@@ -1,7 +1,7 @@
 """The files of docs/results as the templates of pages see them: figures with their spread, rows, tables, words.
 
-`dapl compare`, `dapl sweep` and `make bench` wrote them; `docs/render_results.py` keeps them and makes the pages. What
-a template asks for and a file has not got is an error that names both, so that no page shows a gap by accident.
+`dapl compare`, `sweep` and `chance`, and `make bench` wrote them; `docs/render_results.py` makes pages out of them.
+What a template asks for and a file has not got is an error that names both, so that no page shows a gap by accident.
 """
 
 from __future__ import annotations
@@ -311,6 +311,21 @@ STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365
 """97.5 % quantile of Student's t by degrees of freedom."""
 
 
+class ChanceFile(Kept):
+    """What `dapl chance --json` wrote: ``chance["smooth noise in the mask"].coverage``, of no model."""
+
+    def __getitem__(self, name: str) -> System:
+        if name not in self.content["rows"]:
+            raise ResultsError(f"{self.source}: there is no row {name}")
+        numbers = self.content["rows"][name]
+        values = {number: Spread(value, None, (value,)) for number, value in numbers.items() if value is not None}
+        return System({"name": name, **values}, [], self.source)
+
+    def table(self, *columns: str, rows: Sequence[str] | None = None) -> str:
+        shown = [self[name].values for name in (rows or self.content["rows"]) if name in self.content["rows"]]
+        return _markdown(shown, columns)
+
+
 class SweepFile(Kept):
     """What `dapl sweep` wrote: ``ablations.panel("contrast").table("accuracy")``."""
 
@@ -424,8 +439,14 @@ class NotMeasured:
         raise ResultsError(f"docs/results/{self._name}.json: there is no such file")
 
 
-KINDS: dict[str, type[Kept]] = {"sweeps": SweepFile, "rows": Comparison, "ratios": Benchmarks, "entries": Notes}
-"""The key by which a file is known; a sweep has rows as well."""
+KINDS: dict[str, type[Kept]] = {
+    "sweeps": SweepFile,
+    "runs": Comparison,
+    "rows": ChanceFile,
+    "ratios": Benchmarks,
+    "entries": Notes,
+}
+"""The key by which a file is known, in this order: all of the first three have rows."""
 
 
 def read(name: str, folder: Path = FOLDER) -> Any:
@@ -438,7 +459,7 @@ def read(name: str, folder: Path = FOLDER) -> Any:
     for key, kind in KINDS.items():
         if key in content:
             return kind(name, content, hashlib.blake2b(text.encode(), digest_size=12).hexdigest())
-    raise ResultsError(f"{path}: was written by none of dapl compare, dapl sweep and make bench")
+    raise ResultsError(f"{path}: was written by none of dapl compare, sweep and chance, and make bench")
 
 
 def _spread(value: Any) -> Any:

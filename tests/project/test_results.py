@@ -166,6 +166,14 @@ def test_a_difference_is_called_one_where_it_is_more_than_chance(folder: Path) -
     )
 
 
+def test_rows_of_chance_have_no_runs(folder: Path) -> None:
+    content = {"rows": {"noise": {"coverage": 0.975, "diversity": 0.736}, "one place": {"coverage": 0.4}}}
+    (folder / "chance.json").write_text(json.dumps(content))
+    text = "{{ results('chance').noise.coverage }}\n\n{{ results('chance').table('name', 'coverage', 'diversity') }}"
+    assert rendered(folder, text).splitlines()[-2:] == ["| noise | 0.975 | 0.736 |", "| one place | 0.400 | – |"]
+    assert rendered(folder, text).startswith("0.975\n")
+
+
 def test_student_has_its_quantiles() -> None:
     stats = pytest.importorskip("scipy.stats")
     for freedom, quantile in data.STUDENT.items():
