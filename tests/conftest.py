@@ -7,7 +7,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,13 @@ def model(config: Config) -> PrototypeModel:
         made.attention.query.weight.mul_(20)
         made.attention.key.weight.mul_(20)
     return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Examples stand in the docstrings of the source; looking for them in all tests too takes each worker seconds."""
+    found = yield
+    return [collector for collector in found if type(collector) is pytest.Module]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,8 +46,8 @@ def _built(system: str) -> PrototypeModel:
     return model
 
 
-EXPLAINABLE = [name for name in sorted(SYSTEMS) if len(_built(name).prototypes)]
-SILENT = [name for name in sorted(SYSTEMS) if name not in EXPLAINABLE]
+SILENT = ["blackbox"]  # not found by building all of them: this is read in each worker before any test runs
+EXPLAINABLE = [name for name in sorted(SYSTEMS) if name not in SILENT]
 
 
 @pytest.fixture(params=EXPLAINABLE)

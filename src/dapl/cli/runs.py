@@ -38,19 +38,18 @@ _RUN: Row = ("run RUN", Path, "run directory")
 def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
     from dapl.metrics.registry import chosen
-    from dapl.runs.run import Run
+    from dapl.runs.run import open_run
 
     names = ("tau", "percentile", "part_mode", "radius", "radius_of", "scope", "control")
     protocol = EvaluationProtocol(**{name: getattr(arguments, name) for name in names})
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
-    run = Run.open(arguments.run)
-    config = run.config(overrides)
+    run, config = open_run(arguments.run, overrides)
 
     from dapl.evaluation import evaluate, table
     from dapl.processes.launch import is_first_process
 
-    result = evaluate(arguments.run, protocol, arguments.split, arguments.metrics, config)
+    result = evaluate(run.folder, protocol, arguments.split, arguments.metrics, config)
     if not is_first_process():
         return 0
     print(table(result))
@@ -121,11 +120,11 @@ def _free_stem(name: Path, taken: set[str]) -> str:
     fields=_FIELDS,
 )
 def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from dapl.runs.run import Run
+    from dapl.runs.run import open_run
 
     if arguments.images < 1:
         raise DaplError(f"--images: is {arguments.images}; each prototype must be shown on one image or more.")
-    config = Run.open(arguments.run).config(overrides)
+    _, config = open_run(arguments.run, overrides)
 
     from dapl.report.collect import collect
     from dapl.report.page import check_folder, write_folder, write_single_file
@@ -164,9 +163,9 @@ def serve(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     when_interrupted="; nothing was written",
 )
 def export(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from dapl.runs.run import Run
+    from dapl.runs.run import open_run
 
-    config = Run.open(arguments.run).config(overrides)
+    _, config = open_run(arguments.run, overrides)
 
     from dapl.export.export import FORMATS, export_run
 

@@ -32,12 +32,12 @@ def train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if vars(arguments)["from"] is not None or arguments.drop_marked:
         return _drop_marked(arguments, overrides)
     if arguments.resume is not None:
-        from dapl.runs.run import Run
+        from dapl.runs.run import open_run
 
         if arguments.config is not None or arguments.out is not None:
             raise DaplError("--resume takes config and folder from the run; leave CONFIG and --out out.")
         only(overrides, ("runtime", "cache"), "a resumed run")
-        out, config = arguments.resume, Run.open(arguments.resume).config(overrides)
+        out, (_, config) = arguments.resume, open_run(arguments.resume, overrides)
     else:
         if arguments.config is None:
             raise DaplError("dapl train needs a config, e.g. `dapl train configs/cub20.yaml`, or --resume RUN.")

@@ -29,7 +29,7 @@ from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.provenance import versions
-from dapl.runs.run import Run
+from dapl.runs.run import open_run
 
 NOTHING_FOUND = "no image gave a finite value: no visible part, no prototype that is kept, or no activation"
 NEGATIVE = "the maps hold negative values, of which no share can be taken; let `maps` give similarities from 0 up"
@@ -55,12 +55,12 @@ def evaluate(
     0.589
     """
     one_of("split", split, SPLITS)
-    names, folder = chosen(metrics), Path(folder)
-    config = config or Run.open(folder).config()
+    names = chosen(metrics)
+    run, config = open_run(folder, config)
     in_memory = hand_over(config.data, splits)
     options = (protocol or EvaluationProtocol()).to_json()
     # To and from processes go plain values only: Fabric refuses frozen dataclasses.
-    found = launch(config, _evaluate_process, folder, options, split, names, quiet, in_memory, files)
+    found = launch(config, _evaluate_process, run.folder, options, split, names, quiet, in_memory, files)
     return Evaluation.from_plain(found)
 
 

@@ -21,7 +21,7 @@ from dapl.experiments.many_runs import differences, evaluation_of, is_finished, 
 from dapl.metrics.registry import NUMBERS, chosen, given_by
 from dapl.models.weight_sources import notice
 from dapl.runs.provenance import provenance
-from dapl.runs.run import Run
+from dapl.runs.run import Run, open_run
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def plan(
 
 
 def _add_run(systems: list[ComparedSystem], folder: Path) -> None:
-    config = Run.open(folder).config()
+    _, config = open_run(folder)
     planned = PlannedRun(folder, config, given=True)
     for system in systems:
         if not differences(system.config.model_copy(update={"seed": config.seed}), config):

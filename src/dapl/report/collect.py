@@ -43,7 +43,7 @@ from dapl.report.images import (
 )
 from dapl.report.split_sums import cached_sums
 from dapl.runs.loading import LoadedRun, load_run
-from dapl.runs.run import Run
+from dapl.runs.run import open_run
 
 IMAGES = 3
 """Images of a class that each of its prototypes is shown on."""
@@ -82,8 +82,7 @@ def collect(
     """
     if images < 1:
         raise DaplError(f"images: is {images}; each prototype must be shown on one image or more.")
-    run = Run.open(Path(folder))
-    config = config or run.config()
+    run, config = open_run(folder, config)
     config = config.model_copy(update={"runtime": config.runtime.model_copy(update={"devices": 1, "nodes": 1})})
     hand_over(config.data, splits)
     reporter = Reporter(quiet)

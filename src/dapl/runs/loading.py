@@ -12,7 +12,7 @@ from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.runs.checkpoint import load_checkpoint, restore_model
 from dapl.runs.records import PrototypeRecord, records_from_json
-from dapl.runs.run import Run
+from dapl.runs.run import Run, open_run
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ def load_run(run: Run | Path | str, which: Literal["best", "last"] = "best", con
 
     >>> load_run("runs/cub20").model    # doctest: +SKIP
     """
-    run = Run.open(run)
-    config = config or run.config()
+    run, config = open_run(run, config)
     file = run.best if which == "best" else run.last
     checkpoint = load_checkpoint(file)
     classes = run.class_names()

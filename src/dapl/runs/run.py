@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,23 @@ class Run:
             ) from error
         except ValueError as error:
             raise DaplError(f"{path}: not JSON ({error}); restore it from a copy or train anew.") from error
+
+
+def open_run(run: Run | Path | str, config: Config | Mapping[str, Any] | None = None) -> tuple[Run, Config]:
+    """A run and the config to read it with: its own, its own with some fields overridden, or another in its place.
+
+    Another one may differ in data, caches and runtime only: model and classes are those of the run.
+
+    >>> import tempfile
+    >>> from dapl.config import load_config
+    >>> folder = Path(tempfile.mkdtemp()) / "run"
+    >>> _ = Run.create(folder, load_config())
+    >>> run, config = open_run(folder, {"runtime.devices": 2})
+    >>> run.config().runtime.devices, config.runtime.devices
+    (1, 2)
+    """
+    run = Run.open(run)
+    return run, config if isinstance(config, Config) else run.config(dict(config or {}))
 
 
 def _environment(config: Config) -> dict[str, Any]:
