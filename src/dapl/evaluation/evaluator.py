@@ -23,6 +23,7 @@ from dapl.evaluation.measures import Measurements, coverage_curves, numbers
 from dapl.evaluation.passes import measure_sources, measure_split, purity_of_prototypes, read_off
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
 from dapl.evaluation.result import Evaluation
+from dapl.evaluation.warnings import NOT_FINITE, all_finite, warnings_of
 from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_needs
 from dapl.models.weight_sources import notice
 from dapl.processes.interface import Processes
@@ -85,6 +86,10 @@ def _evaluate_process(
     if len(loaded.model.prototypes):
         has.add("maps")
     missing = missing_needs(names, has)
+    finite = all_finite(loaded.model)
+    if not finite:
+        missing |= {name: NOT_FINITE for name in names if "maps" in metric(name).needs}
+        has.discard("maps")
     # What a metric keeps may be had where the metric itself cannot: heads overlap, whatever the parts are.
     kept = names if "maps" in has else names - missing.keys()
     measured, mode = _measure(loaded, run_data, split, protocol, kept, names - missing.keys(), reporter)
@@ -102,7 +107,7 @@ def _evaluate_process(
     if (said := notice(config.model.backbone.weights, config.data.name)) is not None:
         facts["notice"] = said
     counts = prototype_counts(loaded) if "prototypes" in measured.names else {}
-    result = summarise(measured, facts, missing, counts)
+    result = summarise(measured, facts, missing, counts, finite)
     if files and processes.global_rank == 0:
         write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured)
     return asdict(result)
@@ -161,9 +166,13 @@ def needs_parts(names: frozenset[str] | set[str]) -> bool:
 
 
 def summarise(
-    measured: Measurements, facts: dict[str, Any], missing: dict[str, str], prototypes: dict[str, Any]
+    measured: Measurements,
+    facts: dict[str, Any],
+    missing: dict[str, str],
+    prototypes: dict[str, Any],
+    finite: bool = True,
 ) -> Evaluation:
-    """Numbers, curves and reasons from what the passes left behind."""
+    """Numbers, curves and reasons from what the passes left behind. ``finite``: whether all weights are."""
     found = numbers(measured)
     empty = [name for name in measured.names if name in found and math.isnan(found[name].value)]
     for name in empty:
@@ -180,6 +189,7 @@ def summarise(
         missing={name: missing[name] for name in NAMES if name in missing},
         curves=coverage_curves(measured) if with_parts and "coverage" in measured.names else {},
         skipped=int((~measured.scoped["visible"].any(1)).sum()) if with_parts else 0,
+        warnings=warnings_of(measured, finite),
     )
 
 

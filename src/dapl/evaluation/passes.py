@@ -17,7 +17,7 @@ from dapl.evaluation.measures import MEASURES, Rows
 from dapl.evaluation.views import PATCH, BatchView, ModelView, scaled
 from dapl.metrics import functional as F
 from dapl.metrics.functional.purity import PurityTable
-from dapl.metrics.functional.regions import model_regions
+from dapl.metrics.functional.regions import flat_maps, model_regions
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import class_table
 from dapl.processes.sharing import own_batches
@@ -25,9 +25,12 @@ from dapl.runs.records import PrototypeRecord
 
 
 def keep(rows: Rows, view: BatchView, names: Iterable[str]) -> None:
-    """Fill the rows of a batch with what these metrics keep."""
+    """Fill the rows of a batch with what these metrics keep, and which of the maps that they looked at are constant."""
     for name in sorted(names):
         rows.add(view.indices, MEASURES[name].keep(view))
+    if "maps" in vars(view):  # a cached property: some metric asked for it
+        flat = flat_maps(view.maps) & view.kept
+        rows.add(view.indices, {"flat": flat.sum(1), "mapped": view.kept.sum(1)})
 
 
 @torch.no_grad()

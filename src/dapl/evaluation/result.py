@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -30,6 +31,8 @@ class Evaluation:
     """Coverage, precision and recall at each τ that was tried."""
     skipped: int = 0
     """Rows without a visible part, which have no Coverage and no Diversity."""
+    warnings: list[str] = field(default_factory=list)
+    """Reasons not to believe the numbers: weights that are not finite, constant maps, accuracy at chance."""
 
     def __repr__(self) -> str:
         """Data, split and the numbers that overviews show; `table` has all."""
@@ -44,7 +47,7 @@ class Evaluation:
             f"<tr><td>{escape(text).replace('  ', '&emsp;')}</td><td>{escape(_shown(name, number).strip())}</td></tr>"
             for name, (text, number) in zip(self.numbers, cells, strict=True)
         ]
-        rest = "<br>".join(map(escape, table(self).split("\n\n")[-1].splitlines()))
+        rest = "<br>".join(map(escape, "\n".join(table(self).split("\n\n")[1:]).splitlines()))
         return f"<table>{''.join(rows)}</table><p>{rest}</p>"
 
     def __getitem__(self, name: str) -> float:
@@ -63,6 +66,7 @@ class Evaluation:
             "prototypes": self.prototypes,
             "rows_without_visible_parts": self.skipped,
             "missing": self.missing,
+            "warnings": self.warnings,
             "curves": {name: [_plain(value) for value in curve] for name, curve in self.curves.items()},
         }
 
@@ -77,7 +81,7 @@ def _plain(value: float) -> float | None:
 
 
 def table(result: Evaluation) -> str:
-    """The numbers as aligned lines for a terminal, then the protocol, then what is missing.
+    """The numbers as aligned lines for a terminal, then the protocol, then what is missing and what is wrong.
 
     >>> print(table(dapl.evaluate("runs/cub20")))         # doctest: +SKIP
     """
@@ -90,7 +94,18 @@ def table(result: Evaluation) -> str:
     for name, reason in result.missing.items():
         reasons.setdefault(reason, []).append(name.replace("_", " "))
     lines += [f"not measured: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    if result.warnings:
+        lines += ["", f"warning: {warning_text(result.warnings)}"]
     return "\n".join(lines)
+
+
+def warning_text(warnings: Sequence[str]) -> str:
+    """All reasons in one sentence, and what follows from them.
+
+    >>> warning_text(["98% of the maps are constant"])
+    '98% of the maps are constant. Do not draw conclusions from the other numbers.'
+    """
+    return f"{'; '.join(warnings)}. Do not draw conclusions from the other numbers."
 
 
 def _shown(name: str, number: Number) -> str:

@@ -18,6 +18,7 @@ from dapl.data.build import hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation import evaluate
 from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.evaluation.result import warning_text
 from dapl.metrics.registry import HEADLINES
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
@@ -142,6 +143,7 @@ class _Collecting:
             "parts": sorted({entry["part"] for entry in entries if entry["part"]}),
             "heads_count": self.model.prototypes.groups,
             "counts": {"prototypes": len(records), "kept": sum(record.kept for record in records)},
+            "warnings": [warning_text(evaluation["warnings"])] if evaluation.get("warnings") else [],
             "notes": [f"The training images of {len(lost)} prototypes are not at hand."] if lost else [],
         }
         return Report(data, images)

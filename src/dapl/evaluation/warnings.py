@@ -1,0 +1,68 @@
+"""What makes the numbers of a model worthless, said in plain words: weights, maps and answers that say nothing."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from dapl.evaluation.measures import Measurements
+
+NOT_FINITE = "the model has weights that are not finite, so that it has no maps"
+FLAT_SHARE = 0.01
+"""Constant maps are named when they are at least this share of all: a single one is no reason to doubt a model."""
+LEVEL = 0.05
+"""Accuracy is that of chance when chance reaches it with at least this probability."""
+
+
+def all_finite(model: nn.Module) -> bool:
+    """Whether no weight and no buffer of a model is NaN or infinite.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> _ = nn.init.constant_(layer.weight, float("nan"))
+    >>> all_finite(layer), all_finite(nn.Linear(1, 1))
+    (False, True)
+    """
+    return all(bool(value.isfinite().all()) for value in model.state_dict().values() if value.is_floating_point())
+
+
+def chance_probability(right: int, images: int, share: float) -> float:
+    """The probability that at least ``right`` of ``images`` answers are right when each is, with probability ``share``.
+
+    The exact one-sided binomial test. ``share`` is that of the most frequent class: what is had by always naming it.
+
+    >>> round(chance_probability(3, 10, 0.2), 4), chance_probability(0, 10, 0.2)
+    (0.3222, 1.0)
+    """
+    from scipy.stats import binom
+
+    return float(binom.sf(right - 1, images, share))
+
+
+def warnings_of(measured: Measurements, finite: bool = True) -> list[str]:
+    """Reasons not to believe the numbers, each a clause; empty for a model that has learned something."""
+    found = [] if finite else ["weights of the model are not finite"]
+    if finite and (share := _flat_share(measured)) >= FLAT_SHARE:
+        found.append(f"{share:.0%} of the maps are constant: they have no region and lie on no part")
+    if "right" in measured.images:
+        found += _chance(measured.images["right"], measured.labels)
+    return found
+
+
+def _flat_share(measured: Measurements) -> float:
+    """Of the maps of all images and prototypes that count."""
+    rows = measured.images if "flat" in measured.images else measured.scoped
+    if "flat" not in rows:
+        return 0.0
+    flat, counted = (int(rows[name].sum()) for name in ("flat", "mapped"))
+    return flat / max(1, counted)
+
+
+def _chance(right: Tensor, labels: Tensor) -> list[str]:
+    images, hits = len(labels), int(right.sum())
+    share = float(labels.bincount().max()) / images
+    probability = chance_probability(hits, images, share)
+    if probability < LEVEL:
+        return []
+    return [
+        f"the accuracy of {hits / images:.1%} is that of chance: always naming the most frequent class has {share:.1%} "
+        f"(exact binomial test, p = {probability:.2g})"
+    ]

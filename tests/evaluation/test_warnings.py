@@ -1,0 +1,58 @@
+"""A model that says nothing is told from one that does, in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from dapl.evaluation import evaluate, table
+from dapl.evaluation.warnings import chance_probability
+from dapl.runs.run import Run
+
+
+def change(folder: Path, name: str, to: float) -> None:
+    """Set all weights whose name has this in it, in the checkpoint that is evaluated."""
+    file = Run.open(folder).best
+    with safe_open(file, framework="pt") as opened:
+        facts, weights = opened.metadata(), {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    found = [key for key in weights if name in key and weights[key].is_floating_point()]
+    assert found
+    save_file(weights | {key: torch.full_like(weights[key], to) for key in found}, file, facts)
+
+
+@pytest.mark.parametrize(("right", "images", "share"), [(0, 5, 0.2), (1, 5, 0.2), (4, 9, 1 / 3), (9, 9, 0.5)])
+def test_the_binomial_test_against_its_sum(right: int, images: int, share: float) -> None:
+    p = Fraction(share)
+    wanted = sum(math.comb(images, k) * p**k * (1 - p) ** (images - k) for k in range(right, images + 1))
+    assert chance_probability(right, images, share) == pytest.approx(float(wanted), rel=1e-9)
+
+
+def test_constant_maps_and_answers_by_chance(run: Path) -> None:
+    """All patches are alike to the prototypes: every map is constant, and so is every answer."""
+    change(run, "attention", 0.0)
+    result = evaluate(run, metrics="accuracy,coverage,diversity,region_background_share,consistency", quiet=True)
+    flat, chance = result.warnings
+    assert flat.startswith("100% of the maps are constant")
+    assert "is that of chance: always naming the most frequent class has 33.3%" in chance
+    assert (result["coverage"], result["diversity"], result["consistency"]) == (0, 0.5, 0)
+    assert math.isnan(result["region_background_share"])
+    assert [line for line in table(result).splitlines() if line.startswith("warning:")] == [
+        f"warning: {flat}; {chance}. Do not draw conclusions from the other numbers."
+    ]
+    assert json.loads(Run.open(run).evaluation_file.read_text())["warnings"] == result.warnings
+
+
+def test_weights_that_are_not_finite(run: Path) -> None:
+    change(run, "attention", math.nan)
+    result = evaluate(run, metrics="accuracy,coverage,sparsity", quiet=True)
+    assert result.warnings[0] == "weights of the model are not finite"
+    assert set(result.missing) == {"coverage", "sparsity"}
+    assert "not finite" in result.missing["coverage"]
+    assert result["accuracy"] <= 1
