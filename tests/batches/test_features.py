@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from torch.testing import assert_close
 
 from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
 from dapl.batches.run_data import RunData
-from dapl.batches.sources import Features, in_order
+from dapl.batches.sources import Features, FeatureSource, in_order
+from dapl.common.errors import DaplError
 from dapl.config import BackboneConfig, Config
+from dapl.models.backbone import Backbone
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
@@ -46,8 +49,8 @@ def test_features_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     values, masks = torch.rand(3, 2, 4, 2, 2), torch.rand(3, 2, 2, 2)
 
     def compute(allocate: Callable) -> Features:
-        allocate("features", tuple(values.shape))[:] = values.numpy()
-        allocate("grid", tuple(masks.shape))[:] = masks.numpy()
+        allocate("features", tuple(values.shape), np.float32)[:] = values.numpy()
+        allocate("grid", tuple(masks.shape), np.float32)[:] = masks.numpy()
         return Features(values, masks)
 
     assert open_features(tmp_path, "key", has_masks=True) is None
@@ -63,9 +66,72 @@ def test_features_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert torch.equal(again.values, values)
 
 
+@pytest.fixture
+def two_maps() -> Backbone:
+    """Stages of 4×4 and 2×2 cells, at their own resolutions."""
+    torch.manual_seed(0)
+    return Backbone("test_efficientnet", [-2, "head"], fuse=False).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("half", [False, True])
+def test_stages_that_are_not_fused_are_cached_each_on_its_own(
+    two_maps: Backbone, run_data: RunData, processes: Processes, tmp_path: Path, half: bool
+) -> None:
+    source = run_data.images("train")
+
+    def compute(*allocate: Callable) -> Features:
+        return compute_features(two_maps, source, 2, 4, processes, lambda count: None, half, *allocate)
+
+    write_features(tmp_path, "key", compute)
+    files = sorted(path.name for path in tmp_path.glob("key-*"))
+    assert files == ["key-features-1-of-2.npy", "key-features-2-of-2.npy", "key-grid.npy"]
+    for found in (compute(), open_features(tmp_path, "key", True, half)):
+        assert found is not None
+        assert found.masks is not None
+        assert found.masks.shape == (15, 2, 4, 4)  # on the finest grid
+        assert [values.shape[1:] for values in found.values] == [(2, 48, 4, 4), (2, 256, 2, 2)]
+        assert found.values[0].dtype == (torch.float16 if half else torch.float32)
+        rows = torch.tensor([3, 0, 14])
+        (batch,) = FeatureSource(Features(tuple(v[:, :1] for v in found.values), None), range(15), [0] * 15).batches(
+            [rows]
+        )
+        images = torch.stack([source[int(row), 0][0] for row in rows])
+        batch = batch.to(torch.device("cpu"))
+        assert isinstance(batch.features, tuple)
+        # float16 has a mantissa of 11 bits: half a unit in the last place is 2⁻¹² of the value.
+        rounding = 2.0**-11 if half else 0.0
+        for kept, given in zip(batch.features, two_maps(images), strict=True):
+            assert kept.dtype == torch.float32
+            assert_close(kept, given, rtol=1e-4 + rounding, atol=1e-5)
+    assert open_features(tmp_path, "key", True, half) is not None
+    (tmp_path / "key-features-2-of-2.npy").unlink()
+    assert open_features(tmp_path, "key", True, half) is None  # all or nothing
+
+
+def test_features_that_float16_cannot_hold_are_refused(
+    two_maps: Backbone, run_data: RunData, processes: Processes
+) -> None:
+    with torch.no_grad():
+        two_maps.network.conv_stem.weight.mul_(1e9)
+    with pytest.raises(DaplError, match="larger than float16 can hold"):
+        compute_features(two_maps, run_data.images("train"), 1, 4, processes, lambda count: None, True)
+
+
+def test_the_size_of_the_cache_counts_every_map_and_its_type(
+    two_maps: Backbone, configured: Callable[..., Config], run_data_of: Callable[[Config], RunData]
+) -> None:
+    numbers = 18 * (48 * 4 * 4 + 256 * 2 * 2)
+    for kind, size in (("float32", 4), ("float16", 2)):
+        for limit, kept in ((1.01, True), (0.99, False)):
+            limits = {"cache.limit_gb": limit * numbers * size / 2**30, "cache.feature_type": kind}
+            source = run_data_of(configured(limits)).source("train", SimpleNamespace(extractor=two_maps))  # type: ignore[arg-type]
+            assert isinstance(source, FeatureSource) == kept
+
+
 def test_an_interrupted_pass_leaves_nothing(tmp_path: Path) -> None:
     def compute(allocate: Callable) -> Features:
-        allocate("features", (3, 1, 4, 2, 2))[:1] = 1
+        allocate("features", (3, 1, 4, 2, 2), np.float32)[:1] = 1
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -85,9 +151,14 @@ def test_the_digest_names_the_weights(model: PrototypeModel) -> None:
 
 def test_the_key_changes_with_whatever_changes_the_features() -> None:
     def key(
-        pixels: str = "pixels", values: str = "values", views: int = 1, precision: str = "32-true", **fields: Any
+        pixels: str = "pixels",
+        values: str = "values",
+        views: int = 1,
+        precision: str = "32-true",
+        half: bool = False,
+        **fields: Any,
     ) -> str:
-        return features_key(pixels, values, BackboneConfig(**fields), views, precision)
+        return features_key(pixels, values, BackboneConfig(**fields), views, precision, half)
 
     keys = [
         key(),
@@ -99,10 +170,16 @@ def test_the_key_changes_with_whatever_changes_the_features() -> None:
         key(stages=[-2, -1]),
         key(stages=[-2, -1], balance=True),
         key(name="efficientnet_lite0"),
+        key(stages=["head"]),
+        key(stages=[-2, "head"]),
+        key(stages=[-2, "head"], fuse=False),
+        key(weights="inat_birds"),
+        key(half=True),
     ]
     assert len(set(keys)) == len(keys)
     assert key() == keys[0]
     assert key(stages=[-1, -2]) == key(stages=[-2, -1])
+    assert key(stages=["head", -2]) == key(stages=[-2, "head"])
 
 
 @torch.no_grad()

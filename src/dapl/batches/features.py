@@ -12,16 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from dapl.batches.cache import open_array
-from dapl.batches.sources import Features, ImageSource, grid_masks, in_order
+from dapl.batches.sources import Features, ImageSource, finest_grid, grid_masks, in_order
+from dapl.common.errors import DaplError
 from dapl.common.files import replacing
 from dapl.common.progress import Advance
 from dapl.config import BackboneConfig
+from dapl.models.contract import map_features
 from dapl.models.weight_sources import SOURCES
 from dapl.processes.interface import Processes
 
 _VERSION = 2  # raise when the same key would give other features
 
-Allocate = Callable[[str, tuple[int, ...]], np.ndarray]
+Allocate = Callable[[str, tuple[int, ...], type], np.ndarray]
+"""From name, shape and type of numbers to an array, in memory or in a file."""
 
 
 def digest(module: nn.Module) -> str:
@@ -33,8 +36,10 @@ def digest(module: nn.Module) -> str:
     return hashed.hexdigest()
 
 
-def features_key(pixels: str, values: str, backbone: BackboneConfig, views: int, precision: str) -> str:
-    """Names features by all that decides them.
+def features_key(
+    pixels: str, values: str, backbone: BackboneConfig, views: int, precision: str, half: bool = False
+) -> str:
+    """Names features by all that decides them; ``half`` says that they are kept as float16.
 
     ``pixels`` is the key of the images, ``values`` the `digest` of the backbone. The same values may belong to
     another network, with other paddings, so its name counts too.
@@ -43,7 +48,7 @@ def features_key(pixels: str, values: str, backbone: BackboneConfig, views: int,
     network = f"{backbone.name}/{stages}{'/balanced' * backbone.balance}{'' if backbone.fuse else '/apart'}"
     if backbone.weights in SOURCES:  # decides paddings too
         network += f"/{backbone.weights}"
-    text = f"{_VERSION}/{pixels}/{values}/{network}/{views}/{precision}"
+    text = f"{_VERSION}/{pixels}/{values}/{network}/{views}/{precision}{'/half' * half}"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
@@ -54,11 +59,18 @@ def compute_features(
     batch_size: int,
     processes: Processes,
     advance: Advance,
-    allocate: Allocate = lambda name, shape: np.empty(shape, np.float32),
+    half: bool = False,
+    allocate: Allocate = lambda name, shape, kind: np.empty(shape, kind),
 ) -> Features:
-    """Pass every image of ``source`` (and, for a second view, its mirror image) through the backbone."""
+    """Pass every image of ``source`` (and, for a second view, its mirror image) through the backbone.
+
+    Each tensor that the backbone gives has an array of its own; with ``half`` it is rounded to float16.
+    """
     backbone.eval()
-    values = masks = None
+    kind = np.float16 if half else np.float32
+    arrays: list[np.ndarray] = []
+    masks: np.ndarray | None = None
+    several = False
     with torch.inference_mode():
         for batch in source.batches(in_order(len(source), batch_size)):
             rows = batch.indices.numpy()
@@ -66,27 +78,50 @@ def compute_features(
                 images, pixel_masks = _view(batch.images, view), _view(batch.masks, view)
                 assert images is not None
                 with processes.autocast():
-                    maps = backbone(images.to(processes.device)).float().cpu()
-                if values is None:
-                    values = allocate("features", (len(source), views, *maps.shape[1:]))
+                    given = map_features(lambda one: one.float().cpu(), backbone(images.to(processes.device)))
+                several = isinstance(given, tuple)
+                tensors = given if several else (given,)
+                if not arrays:
+                    names = _array_names(len(tensors) if several else None)
+                    shapes = [(len(source), views, *one.shape[1:]) for one in tensors]
+                    arrays = [allocate(name, shape, kind) for name, shape in zip(names, shapes, strict=True)]
+                for array, tensor in zip(arrays, tensors, strict=True):
+                    array[rows, view] = _fitting_half(tensor) if half else tensor.numpy()
                 if pixel_masks is not None:
+                    grid = finest_grid(given)
                     if masks is None:
-                        masks = allocate("grid", (len(source), views, *maps.shape[2:]))
-                    masks[rows, view] = grid_masks(pixel_masks, maps.shape[2:]).numpy()
-                values[rows, view] = maps.numpy()
+                        masks = allocate("grid", (len(source), views, *grid), np.float32)
+                    masks[rows, view] = grid_masks(pixel_masks, grid).numpy()
             advance(len(batch))
-    assert values is not None
-    return Features(torch.from_numpy(values), None if masks is None else torch.from_numpy(masks))
+    values = tuple(map(torch.from_numpy, arrays)) if several else torch.from_numpy(arrays[0])
+    return Features(values, None if masks is None else torch.from_numpy(masks))
 
 
-def open_features(folder: Path, key: str, has_masks: bool) -> Features | None:
+def _array_names(count: int | None) -> list[str]:
+    """Of the arrays of a tuple of features; of a single tensor where ``count`` is None."""
+    return ["features"] if count is None else [f"features-{number + 1}-of-{count}" for number in range(count)]
+
+
+def _fitting_half(tensor: Tensor) -> np.ndarray:
+    rounded = tensor.half()
+    if not rounded.isfinite().all():
+        raise DaplError(
+            "cache.feature_type: some features are larger than float16 can hold (65,504); set it to float32."
+        )
+    return rounded.numpy()
+
+
+def open_features(folder: Path, key: str, has_masks: bool, half: bool = False) -> Features | None:
     """What `write_features` left behind, if it did."""
-    values, masks = folder / f"{key}-features.npy", folder / f"{key}-grid.npy"
-    if not values.exists() or (has_masks and not masks.exists()):
+    count = next((int(path.stem.rsplit("-", 1)[1]) for path in folder.glob(f"{key}-features-1-of-*.npy")), None)
+    files, masks = [folder / f"{key}-{name}.npy" for name in _array_names(count)], folder / f"{key}-grid.npy"
+    if not all(file.exists() for file in files) or (has_masks and not masks.exists()):
         return None
     # Copy-on-write maps: torch wants memory that it may write to, the file stays as it is.
     grid = torch.from_numpy(open_array(masks, "c", np.float32)) if has_masks else None
-    return Features(torch.from_numpy(open_array(values, "c", np.float32)), grid)
+    kind = np.float16 if half else np.float32
+    values = tuple(torch.from_numpy(open_array(file, "c", kind)) for file in files)
+    return Features(values[0] if count is None else values, grid)
 
 
 def write_features(folder: Path, key: str, compute: Callable[[Allocate], Features]) -> None:
@@ -94,9 +129,9 @@ def write_features(folder: Path, key: str, compute: Callable[[Allocate], Feature
     arrays = []
     with ExitStack() as stack:
 
-        def allocate(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        def allocate(name: str, shape: tuple[int, ...], kind: type) -> np.ndarray:
             file = stack.enter_context(replacing(folder / f"{key}-{name}.npy"))
-            arrays.append(np.lib.format.open_memmap(file, "w+", np.float32, shape))
+            arrays.append(np.lib.format.open_memmap(file, "w+", kind, shape))
             return arrays[-1]
 
         compute(allocate)

@@ -21,7 +21,7 @@ from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset, Splits
 from dapl.data.transforms import Augmentation
-from dapl.models.contract import PrototypeModel
+from dapl.models.contract import PrototypeModel, map_features
 from dapl.processes.interface import Processes
 
 Split = Literal["train", "validation", "test"]
@@ -110,11 +110,12 @@ class RunData:
         base, _ = base_rows(self.dataset(split))
         weights = digest(model.extractor)
         pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
-        key = features_key(pixels, weights, self.config.model.backbone, views, self.config.runtime.precision)
+        precision = self.config.runtime.precision
+        key = features_key(pixels, weights, self.config.model.backbone, views, precision, self._half)
         if self._in_memory is not None and self._in_memory[0] == (key, views):
             return self._in_memory[1]
         on_disk = weights == self.shared_backbone
-        found = open_features(self.folder, key, base.has_masks) if on_disk else None
+        found = open_features(self.folder, key, base.has_masks, self._half) if on_disk else None
         # One process may look before another has written the file, the other after: only together they may go on.
         if not self._any(found is None):
             return found
@@ -133,7 +134,9 @@ class RunData:
         def compute(*allocate) -> Features:
             size = self.config.runtime.evaluation_batch
             with self.reporter.track("features", len(source)) as advance:
-                return compute_features(model.extractor, source, views, size, self.processes, advance, *allocate)
+                return compute_features(
+                    model.extractor, source, views, size, self.processes, advance, self._half, *allocate
+                )
 
         if not on_disk:
             self._in_memory = None  # let the old ones go first
@@ -144,7 +147,11 @@ class RunData:
             with _writing(self.folder):
                 write_features(self.folder, key, compute)
         self.processes.barrier()
-        return open_features(self.folder, key, base.has_masks)
+        return open_features(self.folder, key, base.has_masks, self._half)
+
+    @property
+    def _half(self) -> bool:
+        return self.config.cache.feature_type == "float16"
 
     def _any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
@@ -154,8 +161,10 @@ class RunData:
         size = self.config.data.image_size
         with torch.inference_mode():
             model.extractor.eval()
-            shape = model.extractor(torch.zeros(1, 3, size, size, device=self.processes.device)).shape
-        return len(base) * views * shape[1:].numel() * 4 / 2**30
+            given = model.extractor(torch.zeros(1, 3, size, size, device=self.processes.device))
+        numbers = map_features(Tensor.numel, given)
+        count = sum(numbers) if isinstance(numbers, tuple) else numbers
+        return len(base) * views * count * (2 if self._half else 4) / 2**30
 
     def _load_pixels(self, dataset: Dataset) -> Pixels | None:
         if not self.config.cache.pixels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
@@ -16,7 +17,7 @@ from dapl.batches.cache import WORKERS_BY, Pixels, base_rows, plain
 from dapl.common.seeds import derive_seed
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import Augmentation, Fit, augment, fit, mirrored
-from dapl.models.contract import FeatureTensors, Output, PrototypeModel
+from dapl.models.contract import FeatureTensors, Output, PrototypeModel, map_features
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Batch:
     labels: Tensor
     images: Tensor | None = None
     """uint8 B×3×S×S."""
-    features: Tensor | None = None
-    """float B×D0×H×W."""
+    features: FeatureTensors | None = None
+    """What the extractor gives: float B×D0×H×W, or a tuple of such tensors."""
     masks: Tensor | None = None
     """B×h×w foreground, uint8 {0, 1} in pixels or float in [0, 1] on the grid; None where there are none."""
 
@@ -38,7 +39,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         moved = {
-            name: value.to(device, non_blocking=True)
+            name: map_features(lambda one: one.to(device, non_blocking=True), value)
             for name in ("labels", "images", "features", "masks")
             if (value := getattr(self, name)) is not None
         }
@@ -61,6 +62,17 @@ def grid_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
     if tuple(masks.shape[-2:]) == tuple(size):
         return masks
     return torch.nn.functional.adaptive_avg_pool2d(masks.unsqueeze(1), (size[0], size[1])).squeeze(1)
+
+
+def finest_grid(features: FeatureTensors) -> tuple[int, int]:
+    """H and W of the map B×D×H×W, of several maps those of the finest; what is no map does not count.
+
+    >>> finest_grid((torch.rand(1, 96, 14, 14), torch.rand(1, 1280, 7, 7), torch.rand(1, 10)))
+    (14, 14)
+    """
+    tensors = features if isinstance(features, tuple) else (features,)
+    height, width = max((one.shape[-2:] for one in tensors if one.dim() == 4), key=lambda size: size[0] * size[1])
+    return height, width
 
 
 class BatchSource(Protocol):
@@ -126,10 +138,14 @@ class ImageSource:
 class Features:
     """V views (as seen, mirrored) of n images; may be maps of files."""
 
-    values: Tensor
-    """float n×V×D0×H×W."""
+    values: FeatureTensors
+    """n×V×D0×H×W, or a tuple of such tensors; float32 or float16."""
     masks: Tensor | None
-    """float n×V×H×W, foreground share of each cell; None where the data has no masks."""
+    """float n×V×H×W, foreground share of each cell of the finest map; None where the data has no masks."""
+
+    @property
+    def views(self) -> int:
+        return (self.values[0] if isinstance(self.values, tuple) else self.values).shape[1]
 
 
 class FeatureSource:
@@ -137,7 +153,7 @@ class FeatureSource:
 
     def __init__(self, features: Features, rows: Sequence[int], labels: Sequence[int]) -> None:
         """``rows`` of the features belong to this source."""
-        self.features, self.masks = features.values, features.masks
+        self.features = features
         self.rows = torch.tensor(list(rows))
         self.labels = torch.tensor(list(labels))
 
@@ -147,10 +163,15 @@ class FeatureSource:
     def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
         for indices in order:
             rows, view = self.rows[indices], torch.zeros_like(indices)
-            if self.features.shape[1] == 2:
+            if self.features.views == 2:
                 view = torch.tensor([int(mirrored(derive_seed(seed, index))) for index in indices.tolist()])
-            masks = None if self.masks is None else self.masks[rows, view]
-            yield Batch(indices, self.labels[indices], features=self.features[rows, view], masks=masks)
+            masks = None if self.features.masks is None else self.features.masks[rows, view]
+            picked = partial(_picked, rows=rows, view=view)
+            yield Batch(indices, self.labels[indices], features=map_features(picked, self.features.values), masks=masks)
+
+
+def _picked(values: Tensor, rows: Tensor, view: Tensor) -> Tensor:
+    return values[rows, view].float()
 
 
 def shuffled(count: int, batch_size: int, seed: int) -> list[Tensor]:

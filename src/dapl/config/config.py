@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -27,6 +27,9 @@ class CacheConfig(Section):
     folder: str = Field("~/.cache/dapl", description="Where caches live; they are shared by runs and safe to delete.")
     pixels: bool = Field(True, description="Keep decoded, resized images.")
     features: bool = Field(True, description="Keep backbone features for stages that freeze the backbone.")
+    feature_type: Literal["float32", "float16"] = Field(
+        "float32", description="How features are kept; float16 takes half the room and rounds them to 11 bits."
+    )
     limit_gb: float = Field(8.0, gt=0, description="Features larger than this are computed anew each epoch instead.")
 
 
