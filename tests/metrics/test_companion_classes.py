@@ -25,6 +25,8 @@ UPDATES = {
     "ObjectOverlap": ("regions", "pixel_masks", "kept"),
     "OutsideInsideRelevanceRatio": ("maps", "masks", "kept"),
     "ExplanationSize": ("scores",),
+    "Distinctiveness": ("points", "kept"),
+    "Comprehensiveness": ("maps", "pixel_masks", "kept"),
     "Faithfulness": ("before", "blurred", "random", "kept", "alone", "nothing"),
 }
 
@@ -56,6 +58,7 @@ def batch() -> dict[str, Tensor]:
         "regions": torch.rand(IMAGES, M, SIDE, SIDE, generator=g) < 0.1,
         "pixel_masks": masks,
         "maps": maps,
+        "points": C.peaks(maps),
         "masks": masks,
         "before": before,
         "blurred": before - torch.rand(IMAGES, M, generator=g),
@@ -73,6 +76,8 @@ def fresh() -> dict[str, Metric]:
         "ObjectOverlap": dapl.metrics.ObjectOverlap(),
         "OutsideInsideRelevanceRatio": dapl.metrics.OutsideInsideRelevanceRatio(),
         "ExplanationSize": dapl.metrics.ExplanationSize(),
+        "Distinctiveness": dapl.metrics.Distinctiveness(side=5),
+        "Comprehensiveness": dapl.metrics.Comprehensiveness(threshold=0.8),
         "Faithfulness": dapl.metrics.Faithfulness(),
     }
 
@@ -121,6 +126,12 @@ def test_equal_to_the_functions_on_everything(whole) -> None:
     loss = C.faithfulness(*(b[name] for name in UPDATES["Faithfulness"]))
     for field, value in loss._asdict().items():
         assert whole[f"Faithfulness{field}"] == pytest.approx(value.item(), abs=1e-6)
+    distinct = C.distinctiveness(b["points"], 5, b["kept"])
+    assert whole["Distinctiveness"] == pytest.approx(mean(distinct.tolist()), abs=1e-6)
+    shown = C.comprehensiveness(b["maps"], b["pixel_masks"].bool(), None, 0.8, b["kept"])
+    assert whole["Comprehensiveness"] == pytest.approx(mean(shown.tolist()), abs=1e-6)
+    assert 0 < whole["Distinctiveness"] < 1
+    assert 0 < whole["Comprehensiveness"] < 1
     assert 0 < whole["Consistency"] < 1
     assert 0 < whole["Stability"] < 1
 

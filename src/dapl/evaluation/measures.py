@@ -29,7 +29,7 @@ from dapl.evaluation.statistics import (
     values,
     with_intervals,
 )
-from dapl.evaluation.views import BatchView
+from dapl.evaluation.views import BOX, BatchView, scaled
 from dapl.metrics import functional as F
 from dapl.metrics.registry import METRICS, NUMBERS, metric
 from dapl.processes.interface import Processes
@@ -231,6 +231,20 @@ def _oirr(view: BatchView) -> Found:
     return {"oirr": counts, "negative": _negative(view)}
 
 
+# --- the explanation as a whole ------------------------------------------------------------------------------------
+
+
+def _distinctiveness(view: BatchView) -> Found:
+    return {"distinctiveness": F.distinctiveness(F.peaks(*view.drawn_maps), 2 * scaled(BOX, view.size), view.shown)}
+
+
+def _comprehensiveness(view: BatchView) -> Found:
+    if view.truth.masks is None:
+        return {}
+    maps, size = view.drawn_maps
+    return {"comprehensiveness": F.comprehensiveness(maps, view.truth.masks.bool(), size, kept=view.shown)}
+
+
 # --- the same part in every image ----------------------------------------------------------------------------------
 
 
@@ -307,6 +321,8 @@ MEASURES: dict[str, Measure] = {
     ),
     "object_overlap": Measure(lambda m: [mean(object_overlap=m.images["object_overlap"])], _object_overlap),
     "oirr": Measure(lambda m: [ratio("oirr", m.images["oirr"])], _oirr),
+    "distinctiveness": Measure(lambda m: [mean(distinctiveness=m.images["distinctiveness"])], _distinctiveness),
+    "comprehensiveness": Measure(lambda m: [mean(comprehensiveness=m.images["comprehensiveness"])], _comprehensiveness),
     "consistency": Measure(_consistency, _corresponding),
     "stability": Measure(_stability, _stable),
     "purity": Measure(lambda m: [mean(purity=m.once["purity"])]),

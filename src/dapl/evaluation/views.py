@@ -97,6 +97,16 @@ class BatchView:
         return None if masks is None else F.region_background_share(self.regions, masks.bool(), self.kept)
 
     @cached_property
+    def drawn_maps(self) -> tuple[Tensor, int | None]:
+        """Maps as they are drawn on the image, and the size to which they still have to be brought."""
+        return self.maps, self.size
+
+    @cached_property
+    def shown(self) -> Tensor:
+        """bool B×M: the prototypes that an explanation of the true class shows first."""
+        return F.most_active(self.maps, self.kept)
+
+    @cached_property
     def corresponding(self) -> tuple[Tensor, Tensor] | None:
         """bool B×M×K and bool B×K: parts near the highest pixel of each map, and the parts that can be."""
         return self._parts_near(self.maps)
@@ -145,6 +155,12 @@ class ModelView(BatchView):
     @cached_property
     def regions(self) -> Tensor:
         return model_regions(self.model, self.maps, self.size, self.protocol.percentile)
+
+    @cached_property
+    def drawn_maps(self) -> tuple[Tensor, int | None]:
+        if type(self.model).to_pixels is PrototypeModel.to_pixels:
+            return self.maps, self.size
+        return self.model.to_pixels(self.maps, (self.size, self.size)), None
 
     @cached_property
     def contributions(self) -> Tensor:

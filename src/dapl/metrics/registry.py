@@ -143,6 +143,18 @@ METRICS = (
         function="outside_inside_relevance_ratio",
     ),
     Metric(
+        "distinctiveness",
+        (MetricNumber("distinctiveness", "distinctiveness", class_name="Distinctiveness"),),
+        ("maps",),
+        function="distinctiveness",
+    ),
+    Metric(
+        "comprehensiveness",
+        (MetricNumber("comprehensiveness", "comprehensiveness", class_name="Comprehensiveness"),),
+        ("maps", "masks"),
+        function="comprehensiveness",
+    ),
+    Metric(
         "consistency",
         (MetricNumber("consistency", "consistency", class_name="Consistency"),),
         ("maps", "points"),

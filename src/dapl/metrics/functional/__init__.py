@@ -66,6 +66,13 @@ from dapl.metrics.functional.diversity import (
     imbalance,
     redundancy,
 )
+from dapl.metrics.functional.explanations import (
+    comprehensiveness,
+    comprehensiveness_counts,
+    distinctiveness,
+    distinctiveness_counts,
+    most_active,
+)
 from dapl.metrics.functional.faithfulness import (
     LOSS_CASES,
     LOSS_TERMS,

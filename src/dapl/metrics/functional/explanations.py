@@ -1,0 +1,149 @@
+"""Distinctiveness and Comprehensiveness: do the prototypes of an explanation point to different places, and do they
+together show the object? (Zhu et al., "Interpretable Image Classification via Non-parametric Part Prototype Learning",
+CVPR 2025; where paper and we differ, docs/companions.md says so.)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dapl.common.errors import DaplError
+from dapl.metrics.functional.checks import (
+    check_maps,
+    check_open_interval,
+    check_positive,
+    check_same,
+    check_same_grid,
+    shape_of,
+    which,
+)
+from dapl.metrics.functional.regions import flat_maps, on_pixels, pair
+
+
+def most_active(maps: Tensor, kept: Tensor | None = None, top: int = 5) -> Tensor:
+    """The prototypes that an explanation shows: those of the highest values, at most ``top``, none with a flat map.
+
+    Args:
+        maps: (…, P, h, w), of the prototypes of each image's class.
+        kept: bool (…, P), the prototypes that count.
+        top: 5 as published.
+
+    Returns:
+        bool (…, P).
+
+    Example:
+        >>> import torch
+        >>> maps = torch.tensor([[0.0, 3.0], [0.0, 1.0], [0.0, 2.0], [9.0, 9.0]]).view(1, 4, 1, 2)
+        >>> most_active(maps, top=2)
+        tensor([[ True, False,  True, False]])
+    """
+    check_maps(maps)
+    if top < 1:
+        raise DaplError(f"top must be 1 or more, but is {top}.")
+    counts = which(kept, maps, maps.shape[:-2], "kept", "prototypes")
+    counts = counts & ~flat_maps(maps)
+    highest = maps.amax((-2, -1)).masked_fill(~counts, -torch.inf)
+    order = highest.argsort(dim=-1, descending=True, stable=True)[..., :top]
+    return torch.zeros_like(counts).scatter(-1, order, True) & counts
+
+
+def distinctiveness(points: Tensor, side: float = 72, kept: Tensor | None = None) -> Tensor:
+    r"""Distinctiveness of an explanation: one minus the mean IoU of every two boxes around the prototypes' peaks.
+
+    .. math:: 1 - \frac{2}{P(P-1)} \sum_{i<j} \text{IoU}(b_i, b_j), \qquad
+        \text{IoU}(b_i, b_j) = \frac{I}{2 s^2 - I}, \quad I = (s - |x_i - x_j|)_+ \, (s - |y_i - y_j|)_+
+
+    with boxes of side s, which may reach beyond the image. 1 where no two boxes meet, 0 where all peaks are the same.
+    Says nothing about where the peaks are: ten points drawn at random are distinct, on the object or beside it.
+
+    Args:
+        points: (…, P, 2), the highest pixel of each map (`peaks`).
+        side: of the boxes in pixels; 72 as published, for images of 224.
+        kept: bool (…, P), the prototypes that count (`most_active`).
+
+    Returns:
+        (…); NaN for an image with fewer than two of them.
+
+    Example:
+        >>> import torch
+        >>> distinctiveness(torch.tensor([[10, 10], [46, 10], [200, 200]]))     # IoUs 1/3, 0, 0
+        tensor(0.8889)
+    """
+    return 1 - _share(distinctiveness_counts(points, side, kept))
+
+
+def distinctiveness_counts(points: Tensor, side: float = 72, kept: Tensor | None = None) -> Tensor:
+    """What Distinctiveness is made of, (…, 2): the sum of the IoUs over pairs, and the number of pairs."""
+    check_positive(side, "side")
+    if points.ndim < 2 or points.shape[-1] != 2 or points.shape[-2] == 0:
+        raise DaplError(f"points must be (…, prototypes, 2), x and y in pixels, but are {shape_of(points)}.")
+    counts = which(kept, points, points.shape[:-1], "kept", "prototypes")
+    place = points.double()
+    apart = (place.unsqueeze(-2) - place.unsqueeze(-3)).abs()
+    shared = (side - apart).clamp(min=0).prod(-1)
+    pairs = (counts.unsqueeze(-1) & counts.unsqueeze(-2)).double().triu(1)
+    ious = shared / (2 * side**2 - shared)
+    return torch.stack(((ious * pairs).sum((-2, -1)), pairs.sum((-2, -1))), dim=-1)
+
+
+def comprehensiveness(
+    maps: Tensor,
+    masks: Tensor,
+    size: int | tuple[int, int] | None = None,
+    threshold: float = 0.6,
+    kept: Tensor | None = None,
+) -> Tensor:
+    r"""Comprehensiveness of an explanation: the IoU of the object with all that its prototypes' maps mark together.
+
+    .. math:: \frac{|U \cap M|}{|U \cup M|}, \qquad
+        U = \bigcup_j \Big\{x : \frac{a_j[x] - \min a_j}{\max a_j - \min a_j} \ge \theta \Big\}
+
+    with the maps at the size of the image. 1 where the maps mark the object and nothing else. A blob that is as large
+    as the object and lies on it scores high without a part in it.
+
+    Args:
+        maps: (…, P, h, w), finite.
+        masks: bool (…, H, W), the object.
+        size: of the image; None when the maps have that size already.
+        threshold: θ; 0.6 as in the published code.
+        kept: bool (…, P), the prototypes that count (`most_active`).
+
+    Returns:
+        (…); NaN where neither the maps nor the mask mark a pixel.
+
+    Example:
+        >>> import torch
+        >>> maps = torch.tensor([[0.0, 1.0, 5.0, 2.0], [4.0, 0.0, 0.0, 0.0]]).view(2, 1, 4)
+        >>> comprehensiveness(maps, torch.tensor([[True, True, True, False]]))     # marked: pixels 3 and 1
+        tensor(0.6667)
+    """
+    return _share(comprehensiveness_counts(maps, masks, size, threshold, kept))
+
+
+def comprehensiveness_counts(
+    maps: Tensor,
+    masks: Tensor,
+    size: int | tuple[int, int] | None = None,
+    threshold: float = 0.6,
+    kept: Tensor | None = None,
+) -> Tensor:
+    """What Comprehensiveness is made of, (…, 2): |U ∩ M| and |U ∪ M| in pixels."""
+    check_maps(maps)
+    check_open_interval(threshold, 0, 1, "threshold")
+    if masks.dtype != torch.bool:
+        raise DaplError(f"masks must be boolean (…, height, width), but are {masks.dtype}.")
+    check_same(maps, masks, "maps and masks", leading=3, trailing=2)
+    height, width = maps.shape[-2:] if size is None else pair(size)
+    counts = which(kept, maps, maps.shape[:-2], "kept", "prototypes")
+    marked = torch.empty((counts.numel(), height, width), dtype=torch.bool, device=maps.device)
+    for rows, chunk, slack in on_pixels(maps, size):
+        low, high = chunk.amin((-2, -1), keepdim=True), chunk.amax((-2, -1), keepdim=True)
+        marked[rows] = (chunk >= low + threshold * (high - low)) & slack.isfinite()[:, None, None]  # none if flat
+    union = (marked.view(*counts.shape, height, width) & counts[..., None, None]).any(-3)
+    check_same_grid(union, masks, "maps and masks")
+    return torch.stack([pixels.sum((-2, -1)) for pixels in (union & masks, union | masks)], dim=-1).double()
+
+
+def _share(counts: Tensor) -> Tensor:
+    return (counts[..., 0] / counts[..., 1]).float()
