@@ -20,6 +20,11 @@ class Sample:
     """One image and all that is known of it, before any transform.
 
     K is the number of parts of the data set (``len(dataset.parts)``); what is not known is None.
+
+    >>> from dapl.data.toybirds import ToyBirds
+    >>> sample = ToyBirds(classes=2, images_per_class=1, size=40)[1]
+    >>> sample.label, tuple(sample.image.shape), tuple(sample.part_masks.shape), sample.visible.dtype
+    (1, (3, 40, 40), (12, 40, 40), torch.bool)
     """
 
     image: tv_tensors.Image
@@ -42,7 +47,13 @@ class Sample:
 
 @runtime_checkable
 class Dataset(Protocol):
-    """A list of samples whose labels and names are known without decoding an image."""
+    """A list of samples whose labels and names are known without decoding an image.
+
+    >>> from dapl.data.toybirds import ToyBirds
+    >>> birds = ToyBirds(classes=2, images_per_class=2, size=40)
+    >>> isinstance(birds, Dataset), birds.labels, birds.parts[:2]
+    (True, [0, 0, 1, 1], ['beak', 'eye'])
+    """
 
     classes: Sequence[str]
     parts: Sequence[str]
@@ -59,7 +70,12 @@ class Dataset(Protocol):
 
 
 class Subset:
-    """The samples of ``dataset`` at ``indices``, itself a `Dataset`."""
+    """The samples of ``dataset`` at ``indices``, itself a `Dataset`.
+
+    >>> from dapl.data.toybirds import ToyBirds
+    >>> Subset(ToyBirds(classes=2, images_per_class=2, size=40), [3, 0]).labels
+    [1, 0]
+    """
 
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
         self.dataset = dataset
@@ -83,7 +99,14 @@ class Subset:
 
 @dataclass(frozen=True)
 class Splits:
-    """What a builder returns. Validation is taken out of train, or is the data set's own; test is used once."""
+    """What a builder returns. Validation is taken out of train, or is the data set's own; test is used once.
+
+    >>> from dapl.data.toybirds import ToyBirds
+    >>> birds, test = (ToyBirds(classes=2, images_per_class=4, size=40, split=split) for split in ("train", "test"))
+    >>> splits = Splits(*train_validation(birds, share=0.25), test)
+    >>> len(splits.train), len(splits.validation), len(splits.test)
+    (6, 2, 8)
+    """
 
     train: Dataset
     validation: Dataset
@@ -117,7 +140,13 @@ def stratified_split(labels: Sequence[int], share: float, seed: int) -> tuple[li
 
 
 def train_validation(dataset: Dataset, share: float = 0.1, seed: int = 0) -> tuple[Subset, Subset]:
-    """``dataset`` without a stratified ``share`` of it, and that share."""
+    """``dataset`` without a stratified ``share`` of it, and that share.
+
+    >>> from dapl.data.toybirds import ToyBirds
+    >>> train, validation = train_validation(ToyBirds(classes=3, images_per_class=10, size=40))
+    >>> len(train), validation.labels
+    (27, [0, 1, 2])
+    """
     kept, held = stratified_split(dataset.labels, share, seed)
     return Subset(dataset, kept), Subset(dataset, held)
 

@@ -34,6 +34,16 @@ class PrototypeMaps(typing.Protocol):
 
     May also have ``logits(images) -> B×C``, for accuracy and calibration (another pass), and ``kept``, bool P, the
     prototypes that were not pruned.
+
+    >>> import torch
+    >>> class Brightness:
+    ...     # Two prototypes, one per class: where the image is bright, and where it is dark.
+    ...     membership = torch.eye(2, dtype=torch.bool)
+    ...     def maps(self, images, labels):
+    ...         bright = images.float().mean(1) / 255
+    ...         return torch.where(labels[:, None, None] == 0, bright, 1 - bright).unsqueeze(1)
+    >>> Brightness().maps(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1])).shape
+    torch.Size([3, 1, 8, 8])
     """
 
     membership: Tensor
@@ -65,6 +75,18 @@ def audit(
 
     Classes of the data set and of the model must be the same, in the same order. With ``out``, metrics.json, tables and
     plots go there. ``name`` is what they call the data.
+
+    >>> from dapl.data.toybirds import ToyBirds
+    >>> class Middle:
+    ...     # One prototype per class, which is active in the middle of every image.
+    ...     membership = torch.eye(2, dtype=torch.bool)
+    ...     def maps(self, images, labels):
+    ...         middle = torch.hann_window(9, periodic=False)
+    ...         return torch.outer(middle, middle).expand(len(images), 1, 9, 9)
+    >>> birds = ToyBirds(classes=2, images_per_class=2, size=40)
+    >>> found = audit(Middle(), birds, size=40, metrics="coverage,background_bias", quiet=True)
+    >>> sorted(found.numbers), found.protocol["images"]
+    (['background_bias', 'coverage', 'precision', 'recall'], 4)
     """
     protocol = protocol or EvaluationProtocol()
     _check(model, dataset, protocol)

@@ -202,7 +202,12 @@ class Classifier:
 
 
 def about(model: ModelConfig, data: str) -> str:
-    """The model in a few words."""
+    """The model in a few words.
+
+    >>> from dapl.config import load_config
+    >>> about(load_config().model, "cub")
+    'dapl · tf_efficientnet_lite0 · cub'
+    """
     return " · ".join(filter(None, (model.system, model.backbone.name, data)))
 
 

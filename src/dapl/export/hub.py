@@ -54,7 +54,12 @@ from dapl.runs.records import PrototypeRecord
 
 
 def check_push(name: str, formats: Sequence[str] = ("hub",)) -> None:
-    """What can be known before anything is computed: the format, the name, and that somebody is logged in."""
+    """What can be known before anything is computed: the format, the name, and that somebody is logged in.
+
+    >>> check_push("user/birds", ["onnx"])
+    Traceback (most recent call last):
+    dapl.common.errors.DaplError: --push user/birds: the hub takes hub format; add it, --format onnx,hub.
+    """
     if "hub" not in formats:
         raise DaplError(f"--push {name}: the hub takes hub format; add it, --format {','.join((*formats, 'hub'))}.")
     try:
@@ -69,7 +74,11 @@ def check_push(name: str, formats: Sequence[str] = ("hub",)) -> None:
 
 
 def push_folder(folder: Path, name: str, private: bool = False) -> str:
-    """Make the repository where there is none, upload everything in one commit, return its address."""
+    """Make the repository where there is none, upload everything in one commit, return its address.
+
+    >>> push_folder(Path("runs/birds/export"), "user/birds", private=True)  # doctest: +SKIP
+    'https://huggingface.co/user/birds'
+    """
     check_push(name)
     api = huggingface_hub.HfApi(library_name="dapl")
     try:
@@ -181,18 +190,34 @@ class ExportedModel:
 
 
 def is_exported(folder: Path | str) -> bool:
-    """Whether this is an exported folder rather than a run: it has config.json and weights."""
+    """Whether this is an exported folder rather than a run: it has config.json and weights.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     before = is_exported(folder)
+    ...     for name in (CONFIG, WEIGHTS):
+    ...         _ = (Path(folder) / name).write_text("")
+    ...     print(before, is_exported(folder))
+    False True
+    """
     return (Path(folder) / CONFIG).is_file() and (Path(folder) / WEIGHTS).is_file()
 
 
 def load_classifier(folder: Path | str) -> Classifier:
-    """The model of a run directory, or of an exported folder, ready to predict and to explain."""
+    """The model of a run directory, or of an exported folder, ready to predict and to explain.
+
+    >>> load_classifier("runs/birds/export").predict("bird.png").class_name  # doctest: +SKIP
+    'Indigo Bunting'
+    """
     folder = Path(folder).expanduser()
     return load_exported(folder).classifier if is_exported(folder) else Classifier.of_run(load_run(folder))
 
 
 def load_exported(folder: Path | str) -> ExportedModel:
-    """Read what `ExportedModel.save_pretrained` wrote. Of an export made by anyone: no file of it can run code."""
+    """Read what `ExportedModel.save_pretrained` wrote. Of an export made by anyone: no file of it can run code.
+
+    >>> load_exported("runs/birds/export").model.prototypes  # doctest: +SKIP
+    Prototypes(100 × 16, groups=10, epsilon=0.0001)
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise DaplError(f"{folder}: no such folder; `dapl export RUN` makes one.")

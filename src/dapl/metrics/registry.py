@@ -215,10 +215,20 @@ _GIVEN_BY = {number.name: metric for metric in METRICS for number in metric.numb
 
 
 def metric(name: str) -> Metric:
+    """What is known of a metric.
+
+    >>> metric("oirr").needs
+    ('maps', 'masks')
+    """
     return _BY_NAME[name]
 
 
 def number(name: str) -> MetricNumber:
+    """What is known of a number.
+
+    >>> number("recall").bounds, number("object_overlap").better
+    ((0.0, 1.0), None)
+    """
     return NUMBERS[name]
 
 
@@ -276,7 +286,11 @@ def missing_needs(names: Iterable[str], has: Iterable[str]) -> dict[str, str]:
 
 
 def data_gives(parts: Sequence[str], has_masks: bool) -> set[str]:
-    """What a data set gives of what metrics need."""
+    """What a data set gives of what metrics need.
+
+    >>> sorted(data_gives(parts=["beak", "tail"], has_masks=False))
+    ['parts', 'points']
+    """
     return ({"parts", "points"} if parts else set()) | ({"masks"} if has_masks else set())
 
 

@@ -17,7 +17,11 @@ from dapl.runs.run import Run, open_run
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A finished run in memory."""
+    """A finished run in memory.
+
+    >>> load_run("runs/birds")                            # doctest: +SKIP
+    LoadedRun('runs/birds', Dapl: 10 classes, 100 prototypes, 98 kept)
+    """
 
     run: Run
     config: Config

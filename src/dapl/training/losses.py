@@ -14,7 +14,11 @@ from dapl.metrics.functional.background import share_beside
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """−mean_x log softmax(logits)[label]. Shapes: logits B×C."""
+    """−mean_x log softmax(logits)[label]. Shapes: logits B×C.
+
+    >>> cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))    # log 2
+    tensor(0.6931)
+    """
     return F.cross_entropy(logits, labels)
 
 
@@ -62,6 +66,10 @@ def contrastive(positives: Tensor, negatives: Tensor, margin: float, counts: Ten
     i runs over prototypes assigned to head h, k over prototypes of other heads, both scored by head h's embedding.
     Shapes: positives B×N×I (I = 1 for the image's class, C for all of P_h), negatives B×N×M, counts bool B×N×I:
     which positives are still there.
+
+    >>> positives, negatives = torch.tensor([[[3.0]]]), torch.tensor([[[1.0, 4.0]]])    # 0 and 1 − 3 + 4
+    >>> contrastive(positives, negatives, margin=1.0)
+    tensor(1.)
     """
     return _mean(F.relu(margin - positives.unsqueeze(3) + negatives.unsqueeze(2)).mean(3), counts)
 

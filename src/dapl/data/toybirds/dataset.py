@@ -229,6 +229,12 @@ def write(dataset: Dataset, folder: str | Path) -> None:
     - ``masks/<split>/<class>/<number>.png``: 255 on the bird;
     - ``parts/<split>/<class>/<number>.png``: indexed, k + 1 where part k of ``dataset.parts`` is seen;
     - ``keypoints.csv``: one row per image and part, for all splits in the folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(ToyBirds(classes=1, images_per_class=2, size=40), folder)
+    ...     print(sorted(path.name for path in Path(folder).iterdir()))
+    ['keypoints.csv', 'masks', 'parts', 'train']
     """
     folder = Path(folder)
     rows: list[tuple[str, ...]] = []

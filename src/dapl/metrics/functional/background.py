@@ -44,6 +44,10 @@ def share_beside(maps: Tensor, masks: Tensor, empty: float) -> Tensor:
     """The formula of `background_bias` alone, differentiable and unchecked, for the foreground loss (equation 5).
 
     ``empty``: the value of a map that is 0 everywhere. Shapes: maps (…, P, H, W), masks (…, H, W) → (…, P).
+
+    Example:
+        >>> share_beside(torch.tensor([[[3.0, 1.0]], [[0.0, 0.0]]]), torch.tensor([[1.0, 0.0]]), empty=0.0)
+        tensor([0.2500, 0.0000])
     """
     total = maps.sum((-2, -1))
     beside = torch.einsum("...phw,...hw->...p", maps, 1 - masks)
@@ -164,6 +168,10 @@ def oirr_counts(ratios: Tensor) -> Tensor:
     """The sum of the finite ratios (…, P), their number, and the number of infinite ones: float64 (…, 3).
 
     OIRR over many images is the first over the second: one infinite ratio would swallow the mean.
+
+    Example:
+        >>> oirr_counts(torch.tensor([0.25, 0.5, torch.inf, torch.nan])).tolist()
+        [0.75, 2.0, 1.0]
     """
     finite = ratios.isfinite()
     counts = ratios.double().where(finite, 0.0).sum(-1), finite.sum(-1), ratios.isinf().sum(-1)
@@ -171,7 +179,12 @@ def oirr_counts(ratios: Tensor) -> Tensor:
 
 
 def share_counts(shares: Tensor) -> Tensor:
-    """The sum of the shares (…, P) that are numbers, and how many: (…, 2). Their mean is the first over the second."""
+    """The sum of the shares (…, P) that are numbers, and how many: (…, 2). Their mean is the first over the second.
+
+    Example:
+        >>> share_counts(torch.tensor([0.25, 0.5, torch.nan]))
+        tensor([0.7500, 2.0000])
+    """
     return torch.stack((shares.nansum(-1), (~shares.isnan()).sum(-1).to(shares.dtype)), dim=-1)
 
 

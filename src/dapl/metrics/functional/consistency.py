@@ -290,6 +290,11 @@ def unchanged_parts(corresponding: Tensor, perturbed: Tensor, visible: Tensor | 
     """bool (…, P): whether a prototype kept all its parts under noise; never where no part is visible.
 
     Shapes: corresponding and perturbed bool (…, P, K), visible bool (…, K).
+
+    Example:
+        >>> before, after = torch.tensor([[[[1, 0], [0, 1]]], [[[1, 0], [1, 1]]]]).bool()    # one image
+        >>> unchanged_parts(before, after)
+        tensor([[ True, False]])
     """
     check_flags(corresponding, "corresponding", "images, prototypes, parts")
     check_flags(perturbed, "perturbed", "images, prototypes, parts")
@@ -332,5 +337,10 @@ def stability(stable: Tensor, shown: Tensor) -> Tensor:
 
 
 def stable_shares(stable: Tensor, shown: Tensor) -> Tensor:
-    """The share of images in which a prototype kept its parts; NaN where it was never asked."""
+    """The share of images in which a prototype kept its parts; NaN where it was never asked.
+
+    Example:
+        >>> stable_shares(torch.tensor([3, 0]), torch.tensor([4, 0])).tolist()
+        [0.75, nan]
+    """
     return stable.double() / shown

@@ -147,7 +147,13 @@ def loss_counts(
     nothing: Tensor | None = None,
 ) -> Tensor:
     """What `similarity_loss` is made of, to be added up, (…, 6): loss of the own and of the control region, won, cases,
-    similarity that the region carries alone, and that of the whole image, both above that of nothing."""
+    similarity that the region carries alone, and that of the whole image, both above that of nothing.
+
+    Example:
+        >>> before, blurred, random = torch.tensor([[5.0, 4.0], [2.0, 3.0], [4.5, 2.5]])
+        >>> loss_counts(before, blurred, random)[:, :4].tolist()
+        [[3.0, 0.5, 1.0, 1.0], [1.0, 1.5, 0.0, 1.0]]
+    """
     given = {"before": before, "blurred": blurred, "random": random, "alone": alone, "nothing": nothing}
     if (alone is None) != (nothing is None):
         raise DaplError("alone and nothing belong together: give both, or neither.")
@@ -171,7 +177,13 @@ def _scores(scores: Tensor, name: str) -> Tensor:
 
 
 def similarity_loss(sums: Tensor) -> SimilarityLoss:
-    """The means, from sums (…, 6) of `loss_counts`."""
+    """The means, from sums (…, 6) of `loss_counts`.
+
+    Example:
+        >>> found = similarity_loss(torch.tensor([4.0, 2.0, 1.0, 2.0, 1.0, 4.0]))
+        >>> found.region, found.random, found.wins, found.own_share
+        (tensor(2.), tensor(1.), tensor(0.5000), tensor(0.2500))
+    """
     region, random, wins = (sums[..., :3] / sums[..., 3:4]).unbind(-1)
     ratio = (region / random).where(random > 0, torch.nan)
     carried, whole = sums[..., 4:].unbind(-1)
