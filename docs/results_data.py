@@ -12,6 +12,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +160,15 @@ class Kept:
 
     @property
     def command(self) -> str:
-        """The command as a block of code, a line as long as those of the page."""
-        lines = [""]
-        for word in shlex.split(self.content["command"]):
-            if len(lines[-1]) + len(word) > 110:
+        """The command as a block of code, in lines as long as those of the page; a flag stays with its value."""
+        words = [shlex.quote(word) for word in shlex.split(self.content["command"])]
+        lines = [words[0]]
+        for previous, word in pairwise(words):
+            kept_together = previous.startswith("--") and not word.startswith("--")
+            if len(lines[-1]) + len(word) > 110 and not kept_together:
                 lines[-1] += " \\"
                 lines.append("   ")
-            lines[-1] += f" {shlex.quote(word)}" if lines[-1] else word
+            lines[-1] += f" {word}"
         return "\n".join(f"    {line}" for line in lines)
 
     @property
@@ -243,7 +246,7 @@ class Comparison(Kept):
                 found = self.against(one, other, number)
                 what = f"{NUMBERS[number].heading}: `{one}` {side} `{other}`"
                 rows.append({"claim": what, "difference": found.signed, "holds": found.agrees(side)})
-        return markdown(rows, [Column("claim"), Column("difference"), Column("holds")]).rstrip()
+        return markdown(rows, [Column("claim"), Column("difference", "difference here"), Column("holds")]).rstrip()
 
     def against(self, one: str, other: str, number: str) -> Difference:
         return Difference.of(getattr(self[one], number), getattr(self[other], number))
@@ -417,11 +420,17 @@ class Notes(Kept):
             raise ResultsError(f"{self.source}: {name} has no cell '{column}' of '{row}'")
         return found[0][entry["columns"].index(column)]
 
-    def table(self, name: str) -> str:
+    def absent(self, name: str, there: Comparison) -> list[str]:
+        """Rows, by their first cell, that a later measurement has not got."""
+        return [row[0] for row in self[name]["rows"] if not there.has(row[0])]
+
+    def table(self, name: str, rows: Sequence[str] | None = None) -> str:
+        """All of it, or the rows whose first cell is named."""
         entry = self[name]
         columns = [Column(str(number), heading) for number, heading in enumerate(entry["columns"])]
-        rows = [{str(number): cell for number, cell in enumerate(row)} for row in entry["rows"]]
-        return markdown(rows, columns).rstrip()
+        shown = [row for row in entry["rows"] if rows is None or row[0] in rows]
+        lines = [{str(number): cell for number, cell in enumerate(row)} for row in shown]
+        return markdown(lines, columns).rstrip()
 
 
 class NotMeasured:

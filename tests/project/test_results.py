@@ -174,6 +174,16 @@ def test_rows_of_chance_have_no_runs(folder: Path) -> None:
     assert rendered(folder, text).startswith("0.975\n")
 
 
+def test_rows_that_were_not_measured_again_are_those_of_the_history(folder: Path) -> None:
+    earlier = {"columns": ["system", "Coverage"], "rows": [["ours", "0.9"], ["gone", "0.4"]]}
+    (folder / "history.json").write_text(json.dumps({"entries": {"small": earlier}}))
+    text = "{% set h = results('history') %}{{ h.table('small', h.absent('small', small)) }}"
+    assert rendered(folder, text) == "| system | Coverage |\n| --- | --- |\n| gone | 0.4 |"
+    assert rendered(folder, "{{ results('history').cell('small', 'ours', 'Coverage') }}") == "0.9"
+    with pytest.raises(data.ResultsError, match="small has no cell 'Diversity' of 'ours'"):
+        rendered(folder, "{{ results('history').cell('small', 'ours', 'Diversity') }}")
+
+
 def test_student_has_its_quantiles() -> None:
     stats = pytest.importorskip("scipy.stats")
     for freedom, quantile in data.STUDENT.items():
