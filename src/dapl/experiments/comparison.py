@@ -237,7 +237,12 @@ _OF_ONE_MACHINE: dict[str, Any] = {
 
 
 def portable_config(config: Config) -> str:
-    """The resolved config as YAML without what is of one machine or run: folders, caches, runtime, seed."""
+    """The resolved config as YAML without what is of one machine or run: folders, caches, runtime, seed.
+
+    >>> text = portable_config(load_config(None, {"data.name": "cub", "data.root": "/somewhere", "seed": 3}))
+    >>> "name: cub" in text, "somewhere" in text, "seed: 3" in text
+    (True, False, False)
+    """
     values = config.model_dump(mode="json", exclude=_OF_ONE_MACHINE)
     if values.get("start") is not None:
         values["start"] = Path(values["start"]).name

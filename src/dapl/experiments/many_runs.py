@@ -140,6 +140,9 @@ def evaluation_of(
 
     What `dapl evaluate` wrote there stays as it is. ``config`` replaces the run's own where only data, caches or
     runtime differ. Another checkpoint or protocol, or other code of metrics, is measured anew.
+
+    >>> sorted(evaluation_of(Run.open("runs/cub20"), "test")["numbers"]["coverage"])  # doctest: +SKIP
+    ['high', 'low', 'value']
     """
     one_of("split", split, SPLITS)
     names, file = chosen(metrics), run.evaluation_folder / f"{split}.json"
