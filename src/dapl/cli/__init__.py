@@ -14,7 +14,7 @@ from dapl.common.errors import DaplError
 
 COMMANDS = (
     *(train.demo, train.train),
-    *(runs.evaluate, runs.explain, runs.report, runs.serve, runs.export),
+    *(runs.evaluate, runs.interventions, runs.explain, runs.report, runs.serve, runs.export),
     *(experiments.compare, experiments.sweep),
     data.masks,
 )

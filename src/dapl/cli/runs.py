@@ -1,4 +1,4 @@
-"""What is done with a finished run: ``dapl evaluate``, ``explain``, ``report``, ``serve`` and ``export``."""
+"""What is done with a finished run: ``evaluate``, ``interventions``, ``explain``, ``report``, ``serve``, ``export``."""
 
 from __future__ import annotations
 
@@ -55,6 +55,39 @@ def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     print(table(result))
     print(f"\nnumbers      {run.evaluation_file}\ntables       {run.evaluation_folder}/*.csv")
     print(f"plots        {run.evaluation_folder}/*.png")
+    return 0
+
+
+@command(
+    "Take parts of drawn birds away: does the explanation name what the model relies on?",
+    _RUN,
+    ("--attribution LIST", str, "own, own_map, gradcam, integrated_gradients, or several with commas (default: own)"),
+    ("--images N", 60, "images of the split, drawn at random"),
+    ("--split NAME", "test", "test, validation or train"),
+    fields=_FIELDS,
+)
+def interventions(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from dapl.evaluation.protocol import SPLITS, one_of
+    from dapl.runs.run import Run
+
+    one_of("split", arguments.split, SPLITS)
+    if arguments.images < 2:
+        raise DaplError(
+            f"--images: is {arguments.images}; give at least 2, or there is nothing to take an interval of."
+        )
+    run = Run.open(arguments.run)
+    config = run.config(overrides)
+
+    from dapl.common.tables import print_table
+    from dapl.evaluation.interventions import ATTRIBUTIONS, run_interventions
+    from dapl.evaluation.interventions.result import COLUMNS, notes
+
+    named = arguments.attribution
+    names = None if named is None else names_of("--attribution", named, ATTRIBUTIONS)
+    found = run_interventions(run, names, images=arguments.images, split=arguments.split, config=config)
+    print_table(found.rows(), COLUMNS)
+    print("\n".join(notes(found)))
+    print(f"\nnumbers      {run.interventions_file}\ndrawings     {run.interventions_folder}/*.png")
     return 0
 
 

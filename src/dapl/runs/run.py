@@ -11,6 +11,7 @@ metrics.jsonl          one line per epoch and stage
 tensorboard/           the same as curves
 metrics.json           what `dapl evaluate` measured last, under which protocol
 metrics/               the same by class and by part (CSV), and plots; <split>.json as a sweep or comparison measured it
+interventions.json     what `dapl interventions` measured last; interventions/ holds its drawings
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Run:
         self.tensorboard = folder / "tensorboard"
         self.evaluation_file = folder / "metrics.json"
         self.evaluation_folder = folder / "metrics"
+        self.interventions_file = folder / "interventions.json"
+        self.interventions_folder = folder / "interventions"
         self.data_file = folder / "data.json"
         self.model_file = folder / "model.json"
         self.environment_file = folder / "environment.json"

@@ -82,6 +82,18 @@ from dapl.metrics.functional.faithfulness import (
     loss_counts,
     similarity_loss,
 )
+from dapl.metrics.functional.interventions import (
+    background_independence,
+    completeness,
+    controlled_data_check,
+    distractibility,
+    important_pieces,
+    irrelevant_pieces,
+    part_importance,
+    single_deletion,
+    sufficient_sets,
+    target_sensitivity,
+)
 from dapl.metrics.functional.parts import part_masks
 from dapl.metrics.functional.purity import (
     merge_left_right,
