@@ -16,7 +16,7 @@ COMMANDS = (
     *(train.demo, train.train),
     *(runs.evaluate, runs.interventions, runs.explain, runs.report, runs.serve, runs.export),
     *(experiments.compare, experiments.sweep),
-    data.masks,
+    *(data.chance, data.masks),
 )
 """In the order of ``dapl --help``; ``dapl prepare`` has commands of its own."""
 

@@ -1,4 +1,4 @@
-"""``dapl prepare`` and ``dapl masks``: what is done to data once, before anything is trained on it."""
+"""``dapl prepare``, ``dapl masks`` and ``dapl chance``: what is done with data without any model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dapl.cli.options import Row, command
+from dapl.cli.options import PROTOCOL, SPLIT, Row, command, protocol_options
 
 _GO_ON = "; the same command goes on where it was"
 _DATA: Row = (
@@ -61,6 +61,45 @@ def check(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     print(summary(report))
     print(f"\nall of it    {out / 'check.json'}\nimages       {out / 'check.png'}")
     return 0 if report.clean else 1
+
+
+@command(
+    "Measure what trivial maps get on a data set: random discs, noise, a grid, one place N times, an oracle.",
+    ("data DATA", Path, "run, config (.yaml), folder, COCO .json, or the name of a data set such as toybirds"),
+    SPLIT,
+    ("--prototypes N", 10, "prototypes per class"),
+    ("--metrics LIST", str, "only these, e.g. coverage,consistency"),
+    *PROTOCOL,
+    ("--json FILE", Path, "also write the numbers, and Coverage at each τ, to this file"),
+    ("--quiet", False, "show no progress, only the result"),
+    fields=("data", "cache"),
+)
+def chance(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from dapl.config.reading import data_config
+    from dapl.evaluation.protocol import EvaluationProtocol
+    from dapl.metrics.registry import chosen
+    from dapl.runs.run import Run
+
+    protocol = EvaluationProtocol(**protocol_options(arguments))
+    metrics = None if arguments.metrics is None else chosen(arguments.metrics)
+    if (arguments.data / "config.yaml").is_file():
+        config = Run.open(arguments.data).config(overrides)
+    else:
+        config = data_config(arguments.data, overrides, ("data", "cache"))
+
+    from dapl.common.files import write_json
+    from dapl.evaluation.chance import chance
+    from dapl.evaluation.chance_rows import chance_table
+    from dapl.runs.provenance import provenance
+
+    found = chance(config, protocol, arguments.split, arguments.prototypes, arguments.quiet)
+    print(chance_table(found, metrics=metrics))
+    if arguments.json is not None:
+        facts = {"split": arguments.split, "protocol": protocol.to_json()}
+        data = config.data.model_dump(mode="json", exclude={"root"})
+        write_json(arguments.json, {**provenance(arguments.words), "data": data, **facts, **found.to_json()})
+        print(f"\nnumbers      {arguments.json}")
+    return 0
 
 
 @command(

@@ -21,6 +21,24 @@ Row = tuple[str, Any, str]
 """``("--flag METAVAR", kind, help)``, an option or argument of a command; `command` says what a kind is."""
 
 
+SPLIT: Row = ("--split NAME", "test", "test, validation or train")
+PROTOCOL: tuple[Row, ...] = (
+    ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+    ("--percentile P", 95.0, "percentile of its map that bounds a region"),
+    ("--part-mode MODE", "auto", "exact: part masks of the data; disc, clipped, voronoi, point: from keypoints"),
+    ("--radius SHARE", float, "radius of the discs, a share of --radius-of (default: 0.12 of box, 0.08 of image)"),
+    ("--radius-of WHAT", "box", "box: √(area of the object's box); image: its side"),
+    ("--scope NAME", "image", "image: mean over images; dataset: pooled; projection: prototypes on their sources"),
+)
+"""How maps become numbers: the options of a command that measures."""
+
+
+def protocol_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the options of `PROTOCOL` say, by the names of `EvaluationProtocol`."""
+    names = [flag.split()[0].removeprefix("--").replace("-", "_") for flag, _, _ in PROTOCOL]
+    return {name: getattr(arguments, name) for name in names}
+
+
 def command(
     text: str,
     *rows: Row,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapl.cli.options import Row, command, names_of
+from dapl.cli.options import PROTOCOL, SPLIT, Row, command, names_of, protocol_options
 from dapl.common.errors import DaplError
 
 if TYPE_CHECKING:
@@ -24,15 +24,11 @@ _RUN: Row = ("run RUN", Path, "run directory")
 @command(
     "Measure a finished run: does it predict, and does it look at parts?",
     _RUN,
-    ("--split NAME", "test", "test, validation or train"),
+    SPLIT,
     ("--metrics LIST", str, "only these, e.g. coverage,diversity; all: also those with passes of their own"),
-    ("--tau SHARE", 0.2, "share of a part that a region must cover"),
-    ("--percentile P", 95.0, "percentile of its map that bounds a region"),
-    ("--part-mode MODE", "auto", "exact: part masks of the data; disc, clipped, voronoi, point: from keypoints"),
-    ("--radius SHARE", float, "radius of the discs, a share of --radius-of (default: 0.12 of box, 0.08 of image)"),
-    ("--radius-of WHAT", "box", "box: √(area of the object's box); image: its side"),
-    ("--scope NAME", "image", "image: mean over images; dataset: pooled; projection: prototypes on their sources"),
+    *PROTOCOL,
     ("--control NAME", "auto", "of faithfulness: object (matched), blob (inside the object) or anywhere"),
+    ("--no-chance", False, "do not measure what trivial maps get on the same images"),
     fields=_FIELDS,
 )
 def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -40,19 +36,21 @@ def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.metrics.registry import chosen
     from dapl.runs.run import open_run
 
-    names = ("tau", "percentile", "part_mode", "radius", "radius_of", "scope", "control")
-    protocol = EvaluationProtocol(**{name: getattr(arguments, name) for name in names})
+    protocol = EvaluationProtocol(**protocol_options(arguments), control=arguments.control)
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
     run, config = open_run(arguments.run, overrides)
 
     from dapl.evaluation import evaluate, table
+    from dapl.evaluation.result import chance_of_model
     from dapl.processes.launch import is_first_process
 
-    result = evaluate(run.folder, protocol, arguments.split, arguments.metrics, config)
+    result = evaluate(run.folder, protocol, arguments.split, arguments.metrics, config, chance=not arguments.no_chance)
     if not is_first_process():
         return 0
     print(table(result))
+    if result.chance is not None:
+        print(f"\n{chance_of_model(result)}")
     print(f"\nnumbers      {run.evaluation_file}\ntables       {run.evaluation_folder}/*.csv")
     print(f"plots        {run.evaluation_folder}/*.png")
     return 0

@@ -185,15 +185,16 @@ def _known_at(location: Sequence[Any]) -> list[str]:
     return list(section.model_fields)
 
 
-def data_config(data: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-    """What the word DATA of a command stands for: a config, a folder of images, the folder of CUB, or a COCO file.
+def data_config(data: Path, overrides: Mapping[str, Any] | None = None, sections: Sequence[str] = ("data",)) -> Config:
+    """What the word DATA of a command stands for: a config, a folder of images, the folder of CUB, a COCO file, or the
+    name of a data set.
 
-    ``overrides`` are fields such as ``data.images``, laid over what ``data`` says.
+    ``overrides`` are fields such as ``data.images``, of these sections, laid over what ``data`` says.
     """
     given = dict(overrides or {})
     for name in given:
-        if not name.startswith("data."):
-            raise DaplError(f"--{name}: only fields of data can be given here.")
+        if name.split(".")[0] not in sections:
+            raise DaplError(f"--{name}: only fields of {' and '.join(sections)} can be given here.")
     if data.suffix.lower() in (".yaml", ".yml"):
         return load_config(data, given)
     if data.is_dir():
@@ -201,5 +202,13 @@ def data_config(data: Path, overrides: Mapping[str, Any] | None = None) -> Confi
         return load_config(None, {"data.name": "cub" if is_cub else "folder", "data.root": str(data)} | given)
     if data.suffix.lower() == ".json":
         return load_config(None, {"data.name": "coco", "data.train": str(data)} | given)
+    if not data.exists() and str(data) in _data_names():
+        return load_config(None, {"data.name": str(data)} | given)
     what = "no config (.yaml), COCO file (.json) or folder" if data.exists() else "no such file or folder"
     raise DaplError(f"{data}: {what}; give a config, a folder of class folders, or a COCO JSON file.")
+
+
+def _data_names() -> list[str]:
+    """Of the built-in data sets, and of those that installed packages bring."""
+    built_in = [tag for section in walk_types(DataConfig) for tag in tag_values(section)]
+    return [*built_in, *plugins(DATASET_GROUP)]

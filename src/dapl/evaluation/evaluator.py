@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
+from dapl.evaluation.chance import chance_of, prototypes_per_class, reachable
 from dapl.evaluation.files import write_files
 from dapl.evaluation.ground_truth import SplitGroundTruth, control_of, part_facts
 from dapl.evaluation.measures import Measurements, coverage_curves, numbers
@@ -45,10 +46,12 @@ def evaluate(
     quiet: bool = False,
     splits: Splits | None = None,
     files: bool = True,
+    chance: bool = True,
 ) -> Evaluation:
     """Numbers of a run's best model on a split; with ``files`` also written to metrics.json and metrics/ in the run.
 
     ``metrics`` names some of `dapl.metrics.registry.NAMES`; None takes all that need no pass of their own.
+    ``chance`` also measures what trivial maps get on the same images (`dapl.evaluation.chance`).
     ``config`` replaces the run's own where only data, caches or runtime differ. ``splits``: the data of a run that was
     trained on data handed over in Python.
 
@@ -61,7 +64,7 @@ def evaluate(
     in_memory = hand_over(config.data, splits)
     options = (protocol or EvaluationProtocol()).to_json()
     # To and from processes go plain values only: Fabric refuses frozen dataclasses.
-    found = launch(config, _evaluate_process, run.folder, options, split, names, quiet, in_memory, files)
+    found = launch(config, _evaluate_process, run.folder, options, split, names, quiet, in_memory, files, chance)
     return Evaluation.from_plain(found)
 
 
@@ -75,6 +78,7 @@ def _evaluate_process(
     quiet: bool,
     in_memory: InMemorySplits | None,
     files: bool,
+    with_chance: bool,
 ) -> dict[str, Any]:
     protocol = EvaluationProtocol(**options)
     loaded = load_run(folder, config=config)
@@ -108,6 +112,9 @@ def _evaluate_process(
         facts["notice"] = said
     counts = prototype_counts(loaded) if "prototypes" in measured.names else {}
     result = summarise(measured, facts, missing, counts, finite)
+    if with_chance and "maps" in has and names & reachable(dataset):
+        number = prototypes_per_class(measured.kept)
+        result = replace(result, chance=chance_of(run_data, split, protocol, number))
     if files and processes.global_rank == 0:
         write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured)
     return asdict(result)

@@ -103,6 +103,7 @@ def coverage_tau(result: Evaluation) -> Figure:
     axes.plot(tau, curves["precision"], color=_ORANGE, linewidth=1.4, label="precision")
     axes.plot(tau, curves["recall"], color=_GREEN, linewidth=1.4, label="recall")
     axes.plot(tau, curves["coverage"], color=_BLUE, linewidth=2.4, label="Coverage, 95 % interval")
+    _chance_curves(axes, result)
     used = result.protocol["tau"]
     axes.axvline(used, color=_SOFT, linewidth=1, linestyle=(0, (4, 3)))
     axes.annotate(
@@ -114,6 +115,22 @@ def coverage_tau(result: Evaluation) -> Figure:
     axes.legend(frameon=False, fontsize=9, loc="upper right")
     _title(axes, "Coverage against the threshold τ", result, part=True)
     return figure
+
+
+_CHANCE_STYLES = {
+    "smooth noise in the mask": (0, (1, 1)),
+    "random discs in the mask": (0, (3, 2)),
+    "random discs in the image": (0, (6, 3)),
+}
+"""Rows of chance whose Coverage is drawn beside the model's, and their dashes."""
+
+
+def _chance_curves(axes: Axes, result: Evaluation) -> None:
+    curves = {} if result.chance is None else result.chance.curves
+    for name, dashes in _CHANCE_STYLES.items():
+        if name in curves:
+            label = f"Coverage of {name}"
+            axes.plot(curves["tau"], curves[name], color=_SOFT, linewidth=1.2, linestyle=dashes, label=label)
 
 
 def head_redundancy(ious: np.ndarray, result: Evaluation) -> Figure:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from dapl.evaluation.chance_rows import Chance, chance_table
 from dapl.evaluation.statistics import Number
 from dapl.metrics.registry import HEADLINES, METRICS, NUMBERS, given_by, shown
 
@@ -29,6 +30,8 @@ class Evaluation:
     """Metrics that were asked for and could not be had, with the reason."""
     curves: dict[str, list[float]] = field(default_factory=dict)
     """Coverage, precision and recall at each τ that was tried."""
+    chance: Chance | None = None
+    """What trivial maps get on the same images; None where that was not asked for, or nothing can be measured."""
     skipped: int = 0
     """Rows without a visible part, which have no Coverage and no Diversity."""
     warnings: list[str] = field(default_factory=list)
@@ -56,7 +59,9 @@ class Evaluation:
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> Evaluation:
         """From ``dataclasses.asdict``."""
-        return cls(**values | {"numbers": {name: Number(**number) for name, number in values["numbers"].items()}})
+        numbers = {name: Number(**number) for name, number in values["numbers"].items()}
+        chance = None if values.get("chance") is None else Chance(**values["chance"])
+        return cls(**values | {"numbers": numbers, "chance": chance})
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what is not a number is null."""
@@ -68,6 +73,7 @@ class Evaluation:
             "missing": self.missing,
             "warnings": self.warnings,
             "curves": {name: [_plain(value) for value in curve] for name, curve in self.curves.items()},
+            "chance": None if self.chance is None else self.chance.to_json(),
         }
 
 
@@ -106,6 +112,13 @@ def warning_text(warnings: Sequence[str]) -> str:
     '98% of the maps are constant. Do not draw conclusions from the other numbers.'
     """
     return f"{'; '.join(warnings)}. Do not draw conclusions from the other numbers."
+
+
+def chance_of_model(result: Evaluation) -> str:
+    """What trivial maps get on the same images, below the numbers of the model: the table of `Evaluation.chance`."""
+    assert result.chance is not None
+    own = {name: number.value for name, number in result.numbers.items()}
+    return chance_table(result.chance, own, result.protocol["metrics"])
 
 
 def _shown(name: str, number: Number) -> str:

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import write_json
 from dapl.common.tables import Spread, mean_and_deviation
 from dapl.config import Config
-from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
+from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, code_digest, one_of
 from dapl.metrics.registry import chosen
 from dapl.runs.run import Run
 
@@ -156,18 +155,10 @@ def evaluation_of(
         wanted = sorted(names | set(known["metrics"])) if known else sorted(names)
         from dapl.evaluation import evaluate
 
-        result = evaluate(run.folder, protocol, split, wanted, config or run.config(), quiet, files=False)
+        result = evaluate(run.folder, protocol, split, wanted, config or run.config(), quiet, files=False, chance=False)
         known = {"key": key, "metrics": wanted, "evaluation": result.to_json()}
         write_json(file, known)
     return known["evaluation"]
-
-
-@cache
-def code_digest() -> str:
-    """Of the source of metrics and evaluation: numbers that other code measured are not of this version."""
-    rooms = [Path(__file__).parents[1] / name for name in ("metrics", "evaluation")]
-    content = b"".join(path.read_bytes() for room in rooms for path in sorted(room.rglob("*.py")))
-    return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 def _known(file: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
