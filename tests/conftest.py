@@ -157,6 +157,21 @@ TINY_SYSTEMS: dict[str, dict[str, Any]] = {
     | {"schedule": [_WARM_UP, {"stage": "project"}, {"stage": "merge", "steps": 3, "share": 0.4, "epochs": 1}]},
     "pixpnet": _PROTOTYPES
     | {"loss.cluster": 0.0, "loss.separation": 0.0, "schedule": [_WARM_UP, {"stage": "project"}]},
+    "parts": {
+        "model.backbone": BACKBONE | {"stages": [-2, -1]},
+        "model.heads": 3,
+        "model.head_dim": 4,
+        "model.crop_size": 32,
+        "loss.cluster_of": "all",
+        "loss.contrast.weight": 0.0,
+        "schedule": [
+            {"stage": "locate", "epochs": 2, "batch_size": 8},
+            _WARM_UP | {"learning_rates": {"layers": 3e-3, "prototypes": 3e-3}},
+            {"stage": "project"},
+            _WARM_UP | {"pointers": True, "learning_rates": {"layers": 1e-3}},
+            _LAST_LAYER,
+        ],
+    },
     "blackbox": {"schedule": [_WARM_UP | {"learning_rates": {"classifier": 0.01}}]},
 }
 

@@ -193,7 +193,7 @@ def test_another_network_with_the_same_weights_has_features_of_its_own(
         model, run_data = build_model(config.model, 3).eval(), run_data_of(config)
         weights = weights or model.backbone.state_dict()
         model.backbone.load_state_dict(weights)
-        run_data.shared_backbone = digest(model.backbone)
+        run_data.share(model.backbone)
         (batch,) = run_data.source("train", model).batches([torch.arange(2)])
         (images,) = run_data.images("train").batches([torch.arange(2)])
         assert_close(batch.features, model.backbone(images.images), rtol=1e-4, atol=1e-5)
@@ -214,7 +214,7 @@ def test_data_size_and_fit_have_files_of_their_own(
     seen: set[Path] = set()
     for change in changes:
         run_data = run_data_of(configured(change))
-        run_data.shared_backbone = digest(model.backbone)
+        run_data.share(model.backbone)
         run_data.source("train", model)
         found = set((tmp_path / "cache").glob("*-features.npy"))
         assert len(found) == len(seen) + 1, f"{change} reads the features of another configuration"
@@ -226,7 +226,7 @@ def test_the_held_out_images_share_the_files_of_train(
 ) -> None:
     for split, seed in itertools.product(("train", "validation"), (0, 1)):
         run_data = run_data_of(configured({"data.validation_seed": seed}))
-        run_data.shared_backbone = digest(model.backbone)
+        run_data.share(model.backbone)
         source = run_data.source(split, model)  # type: ignore[arg-type]
         images = torch.stack([run_data.dataset(split)[row].image.as_subclass(Tensor) for row in range(len(source))])  # type: ignore[arg-type]
         (batch,) = source.batches(in_order(len(source), 20))

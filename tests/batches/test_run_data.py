@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from dapl.batches.features import digest
 from dapl.batches.run_data import RunData
 from dapl.batches.sources import BatchSource, FeatureSource, ImageSource, in_order, shuffled
 from dapl.common.errors import DaplError
@@ -45,7 +44,7 @@ def counted(model: PrototypeModel) -> PrototypeModel:
 
 
 def shared(run_data: RunData, model: PrototypeModel) -> RunData:
-    run_data.shared_backbone = digest(model.backbone)
+    run_data.share(model.backbone)
     return run_data
 
 

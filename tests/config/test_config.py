@@ -203,7 +203,7 @@ def test_override_below_a_single_value(tmp_path: Path) -> None:
         ("cub: 1", "unknown field 'cub'; known: seed, start, data, model, loss, schedule, cache, runtime."),
         (
             "loss: {joint: 1}",
-            "unknown field 'loss.joint'; known: cluster, cluster_of, separation, contrast, foreground, spatial.",
+            "unknown field 'loss.joint'; known: cluster, cluster_of, separation, contrast, foreground, spatial, ",
         ),
         ("model: {dapl: 1}", "unknown field 'model.dapl'; "),
         ("data: {name: cub, cub: 1}", "unknown field 'data.cub'; "),

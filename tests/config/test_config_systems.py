@@ -31,6 +31,7 @@ from .test_config import message_of
         ("blackbox", "prune_impure", "a black box has no prototypes; leave out the stage prune_impure."),
         ("dapl", "merge", "merge is for protopshare; dapl cannot share them."),
         ("pixpnet", "merge", "merge is for protopshare; pixpnet cannot share them."),
+        ("dapl", "locate", "locate is for parts; dapl has no locator."),
         ("blackbox", "merge", "merge is for protopshare; blackbox cannot share them."),
     ],
 )
@@ -49,11 +50,19 @@ def test_features_of_pixpnet_are_local(tmp_path: Path) -> None:
     assert "balance makes every feature depend on the whole image" in message_of(text, tmp_path)
 
 
+def test_heads_of_parts_look_at_each_stage_by_itself(tmp_path: Path) -> None:
+    text = "model: {system: parts, backbone: {fuse: true}}"
+    assert "look at each stage at its own resolution. Set fuse to false." in message_of(text, tmp_path)
+    model = parse_config({"model": {"system": "parts", "backbone": {"name": "mobilenetv2_100"}}}).model
+    assert (model.backbone.fuse, model.backbone.stages) == (False, [-2, -1])
+
+
 SUITABLE = {
     "dapl": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure"},
     "protopnet": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure", "merge"},
     "protopshare": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure", "merge"},
     "pixpnet": {"warm_up", "joint", "project", "prune", "prune_impure"},
+    "parts": {"locate", "warm_up", "joint", "project", "last_layer", "prune", "prune_impure"},
     "blackbox": {"warm_up", "joint", "last_layer"},
 }
 

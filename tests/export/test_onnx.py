@@ -40,7 +40,7 @@ def test_it_says_what_pytorch_says(run: Path, onnx_model: Path, batch: int) -> N
     loaded = load_run(run)
     images = images_of_test(loaded.config, batch)
     given, model = answers(onnx_model, images), loaded.model
-    embedding = model.embed(model.backbone(images))
+    embedding = model.embed(model.extractor(images))
     if len(model.prototypes) == 0:
         assert set(given) == {"logits", "scores"}
         scores = model(images).scores

@@ -21,6 +21,7 @@ SMALL = {
     "dapl": {"heads": 3, "head_dim": 4},
     "protopnet": {"prototypes_per_class": 3, "width": 8},
     "protopshare": {"prototypes_per_class": 3, "width": 8},
+    "parts": {"heads": 3, "head_dim": 4, "crop_size": 32},
     "pixpnet": {"prototypes_per_class": 3, "width": 8},
 }
 """Fields that make a system small; one without an entry is built with its defaults."""
@@ -215,6 +216,8 @@ def test_gradients_reach_every_part(training: bool, model: PrototypeModel, image
     output = model(images)
     nn.functional.cross_entropy(output.logits, torch.tensor([0, 3])).backward()
     for name, part in model.components().items():
+        if name == "scout":  # of parts: a classifier that learns, with the locator, in the stage locate
+            continue
         gradients = [parameter.grad for parameter in part.parameters()]
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients), name
         assert any(gradient.any() for gradient in gradients if gradient is not None), name

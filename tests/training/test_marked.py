@@ -28,8 +28,12 @@ Configured = Callable[..., Config]
 
 def trained(configured: Configured, system: str, out: Path) -> Path:
     model = TINY["model"] if system == "dapl" else PROTOPNET | {"system": system, "prototypes_per_class": 2}
+    if system == "parts":
+        backbone = TINY["model"]["backbone"] | {"stages": [-2, -1]}
+        model = {"system": "parts", "backbone": backbone, "heads": 2, "head_dim": 4, "crop_size": 32}
+    warm_up = WARM_UP | ({"learning_rates": {"layers": 3e-3, "prototypes": 3e-3}} if system == "parts" else {})
     last = [] if system == "pixpnet" else [{"stage": "last_layer", "epochs": 2, "learning_rate": 0.01}]
-    config = configured({"model": model, "schedule": [WARM_UP, {"stage": "project"}, *last]})
+    config = configured({"model": model, "schedule": [warm_up, {"stage": "project"}, *last]})
     return train(config, out, quiet=True).folder
 
 

@@ -30,6 +30,7 @@ Allocate = Callable[[str, tuple[int, ...], type], np.ndarray]
 def digest(module: nn.Module) -> str:
     """Names the values of a module by their content: its weights, and buffers such as the normalisation of images."""
     hashed = hashlib.blake2b(digest_size=12)
+    hashed.update(module.extra_repr().encode())  # what is no tensor but decides what it gives
     for name, tensor in (module.state_dict() | dict(module.named_buffers())).items():
         hashed.update(name.encode())
         hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dapl.batches.cache import Pixels, base_rows, load_pixels, pixels_key
 from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
@@ -40,9 +40,9 @@ class RunData:
         self._tell_what_was_left_out()
         self.folder = expand_path(config.cache.folder, "cache.folder")
         self._pixels: dict[str, Pixels] = {}
-        self._in_memory: tuple[tuple[str, int], Features] | None = None
-        self.shared_backbone = ""
-        """Digest of the weights that other runs start with too: features of that backbone are kept on disk."""
+        self._in_memory: tuple[str, Features] | None = None
+        self.shared: set[str] = set()
+        """Digests of extractors that other runs, or later stages, have too: their features are kept on disk."""
 
     @classmethod
     def of_model(
@@ -67,7 +67,7 @@ class RunData:
                 "another order; give data with the same classes."
             )
         model.to(processes.device)
-        run_data.shared_backbone = digest(model.extractor)
+        run_data.share(model.extractor)
         return run_data
 
     def _tell_what_was_left_out(self) -> None:
@@ -94,39 +94,58 @@ class RunData:
         masks = [source[int(index), 0][1] for index in indices]
         return torch.stack(masks) if masks and masks[0].numel() else None
 
-    def source(self, split: Split, model: PrototypeModel, kind: Augmentation = "none") -> BatchSource:
-        """The split for a stage that leaves the backbone as it is: features where they can be had, else images."""
+    def share(self, extractor: nn.Module) -> None:
+        """Keep the features of this extractor, as it is now, on disk."""
+        self.shared.add(digest(extractor))
+
+    def source(
+        self,
+        split: Split,
+        model: PrototypeModel,
+        kind: Augmentation = "none",
+        extractor: nn.Module | None = None,
+        both: bool = False,
+    ) -> BatchSource:
+        """The split for a stage that leaves the extractor as it is: features where they can be had, else images.
+
+        ``extractor``: another one than the model's; ``both``: with the features of the mirror images, where cached.
+        """
         views = {"none": 1, "flip": 2}.get(kind)
         if views is None or not self.config.cache.features:
             return self.images(split, kind)
-        features = self._features(split, model, views)
+        features = self._features(split, extractor or model.extractor, views)
         if features is None:
             return self.images(split, kind)
         dataset = self.dataset(split)
         _, rows = base_rows(dataset)
-        return FeatureSource(features, rows, dataset.labels)
+        return FeatureSource(features, rows, dataset.labels, views, both)
 
-    def _features(self, split: Split, model: PrototypeModel, views: int) -> Features | None:
+    def _features(self, split: Split, extractor: nn.Module, views: int) -> Features | None:
         base, _ = base_rows(self.dataset(split))
-        weights = digest(model.extractor)
+        weights = digest(extractor)
         pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
         precision = self.config.runtime.precision
-        key = features_key(pixels, weights, self.config.model.backbone, views, precision, self._half)
-        if self._in_memory is not None and self._in_memory[0] == (key, views):
+        # Features of both views hold those of the one.
+        keys = [
+            features_key(pixels, weights, self.config.model.backbone, count, precision, self._half)
+            for count in range(views, 3)
+        ]
+        if self._in_memory is not None and self._in_memory[0] in keys:
             return self._in_memory[1]
-        on_disk = weights == self.shared_backbone
-        found = open_features(self.folder, key, base.has_masks, self._half) if on_disk else None
+        on_disk = weights in self.shared
+        opened = (open_features(self.folder, key, base.has_masks, self._half) for key in keys if on_disk)
+        found = next((features for features in opened if features is not None), None)
         # One process may look before another has written the file, the other after: only together they may go on.
         if not self._any(found is None):
             return found
-        if self._size_gb(model, base, views) > self.config.cache.limit_gb:
+        if self._size_gb(extractor, base, views) > self.config.cache.limit_gb:
             return None
         if not on_disk and self.processes.world_size > 1:
             return None  # each process reads its own share of the images instead of all of them
-        return self._make_features(base, model, views, key, on_disk)
+        return self._make_features(base, extractor, views, keys[0], on_disk)
 
     def _make_features(
-        self, base: Dataset, model: PrototypeModel, views: int, key: str, on_disk: bool
+        self, base: Dataset, extractor: nn.Module, views: int, key: str, on_disk: bool
     ) -> Features | None:
         data = self.config.data
         source = ImageSource(base, self._load_pixels(base), data.image_size, data.fit, "none", self._workers("none"))
@@ -134,14 +153,12 @@ class RunData:
         def compute(*allocate) -> Features:
             size = self.config.runtime.evaluation_batch
             with self.reporter.track("features", len(source)) as advance:
-                return compute_features(
-                    model.extractor, source, views, size, self.processes, advance, self._half, *allocate
-                )
+                return compute_features(extractor, source, views, size, self.processes, advance, self._half, *allocate)
 
         if not on_disk:
             self._in_memory = None  # let the old ones go first
             features = compute()
-            self._in_memory = (key, views), features
+            self._in_memory = key, features
             return features
         if self.processes.local_rank == 0:
             with _writing(self.folder):
@@ -157,11 +174,11 @@ class RunData:
         """Whether it is so in any process."""
         return bool(self.processes.gather(torch.tensor(flag, device=self.processes.device)).any())
 
-    def _size_gb(self, model: PrototypeModel, base: Dataset, views: int) -> float:
+    def _size_gb(self, extractor: nn.Module, base: Dataset, views: int) -> float:
         size = self.config.data.image_size
         with torch.inference_mode():
-            model.extractor.eval()
-            given = model.extractor(torch.zeros(1, 3, size, size, device=self.processes.device))
+            extractor.eval()
+            given = extractor(torch.zeros(1, 3, size, size, device=self.processes.device))
         numbers = map_features(Tensor.numel, given)
         count = sum(numbers) if isinstance(numbers, tuple) else numbers
         return len(base) * views * count * (2 if self._half else 4) / 2**30

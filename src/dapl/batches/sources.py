@@ -31,6 +31,8 @@ class Batch:
     """uint8 B×3×S×S."""
     features: FeatureTensors | None = None
     """What the extractor gives: float B×D0×H×W, or a tuple of such tensors."""
+    mirrored: FeatureTensors | None = None
+    """The features of the mirror images, where both views are cached and the source gives both."""
     masks: Tensor | None = None
     """B×h×w foreground, uint8 {0, 1} in pixels or float in [0, 1] on the grid; None where there are none."""
 
@@ -40,7 +42,7 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         moved = {
             name: map_features(lambda one: one.to(device, non_blocking=True), value)
-            for name in ("labels", "images", "features", "masks")
+            for name in ("labels", "images", "features", "mirrored", "masks")
             if (value := getattr(self, name)) is not None
         }
         return replace(self, **moved)
@@ -149,11 +151,16 @@ class Features:
 
 
 class FeatureSource:
-    """Cached features of a frozen backbone; of two views (as seen, mirrored) it picks as `ImageSource` flips."""
+    """Cached features of a frozen extractor; of two views (as seen, mirrored) it picks as `ImageSource` flips."""
 
-    def __init__(self, features: Features, rows: Sequence[int], labels: Sequence[int]) -> None:
-        """``rows`` of the features belong to this source."""
-        self.features = features
+    def __init__(
+        self, features: Features, rows: Sequence[int], labels: Sequence[int], views: int = 2, both: bool = False
+    ) -> None:
+        """``rows`` of the features belong to this source.
+
+        ``views``: 1 to keep to the image as seen where both are there; ``both``: batches hold the view not picked too.
+        """
+        self.features, self.views, self.both = features, min(views, features.views), both
         self.rows = torch.tensor(list(rows))
         self.labels = torch.tensor(list(labels))
 
@@ -163,11 +170,14 @@ class FeatureSource:
     def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
         for indices in order:
             rows, view = self.rows[indices], torch.zeros_like(indices)
-            if self.features.views == 2:
+            if self.views == 2:
                 view = torch.tensor([int(mirrored(derive_seed(seed, index))) for index in indices.tolist()])
             masks = None if self.features.masks is None else self.features.masks[rows, view]
-            picked = partial(_picked, rows=rows, view=view)
-            yield Batch(indices, self.labels[indices], features=map_features(picked, self.features.values), masks=masks)
+            features = map_features(partial(_picked, rows=rows, view=view), self.features.values)
+            other = None
+            if self.both and self.views == 2:
+                other = map_features(partial(_picked, rows=rows, view=1 - view), self.features.values)
+            yield Batch(indices, self.labels[indices], features=features, mirrored=other, masks=masks)
 
 
 def _picked(values: Tensor, rows: Tensor, view: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from dapl.common.errors import nearest
 from dapl.config.data import DataConfig, ToyBirdsData
 from dapl.config.model import OWN_MODELS, DaplModel, ModelConfig
 from dapl.config.section import Section
-from dapl.config.training import JointStage, LastLayerStage, LossConfig, ProjectStage, Stage, WarmUpStage
+from dapl.config.training import FitStage, JointStage, LastLayerStage, LossConfig, ProjectStage, Stage, WarmUpStage
 
-PARTS = ("backbone", "addon", "attention", "prototypes", "classifier")
+PARTS = ("backbone", "addon", "attention", "locator", "scout", "layers", "prototypes", "classifier")
 """A system has some of them; a learning rate for one that it lacks says nothing, so that schedules can be shared."""
 
 
@@ -75,7 +75,9 @@ class Config(Section):
                 raise ValueError(f"schedule.{number}: {why}; leave out the stage {stage.stage}.")
             if stage.stage == "merge" and self.model.system not in ("protopnet", "protopshare"):
                 raise ValueError(f"schedule.{number}: merge is for protopshare; {self.model.system} cannot share them.")
-            if isinstance(stage, (WarmUpStage, JointStage)):
+            if stage.stage == "locate" and self.model.system != "parts":
+                raise ValueError(f"schedule.{number}: locate is for parts; {self.model.system} has no locator.")
+            if isinstance(stage, FitStage):
                 for part in (*stage.learning_rates, *stage.weight_decay):
                     if part not in PARTS and isinstance(self.model, OWN_MODELS):  # a plug-in has parts of its own
                         raise ValueError(f"schedule.{number}: no model has a part '{part}'{nearest(part, PARTS)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -130,6 +130,39 @@ class PixPNetModel(AddOnSection):
         return backbone
 
 
+class PartsModel(SystemSection):
+    """Heads that are parts (ours): they locate, then each is judged by its own crop (docs/parts.md)."""
+
+    takes_several_maps: ClassVar[bool] = True
+
+    system: Literal["parts"] = "parts"
+    backbone: BackboneConfig = Field(default_factory=lambda: BackboneConfig(stages=[-2, -1], fuse=False))
+    heads: int = Field(10, ge=1, description="N: heads, and so prototypes per class.")
+    head_dim: int = Field(32, ge=1, description="D1: width of what a head is embedded in, and of its prototypes.")
+    evidence: Literal["crop", "map"] = Field(
+        "crop",
+        description="What a head sees: a crop of its own, and no other pixel, or features pooled under its map, whose "
+        "cells have seen the whole image.",
+    )
+    crop_size: int = Field(96, ge=32, description="Side, in pixels, that a crop is brought to.")
+    crop_side: float = Field(0.6, gt=0, le=2, description="Side of a crop, as a share of √(area of the object).")
+    head_dropout: float = Field(
+        0.5, ge=0, lt=1, description="Probability that a head has no say in a step, so that every head knows the class."
+    )
+
+    @field_validator("backbone", mode="before")
+    @classmethod
+    def _apart_unless_said(cls, backbone: Any) -> Any:
+        return {"stages": [-2, -1], "fuse": False, **backbone} if isinstance(backbone, dict) else backbone
+
+    @field_validator("backbone")
+    @classmethod
+    def _apart(cls, backbone: BackboneConfig) -> BackboneConfig:
+        if backbone.fuse:
+            raise ValueError("the heads of parts look at each stage at its own resolution. Set fuse to false.")
+        return backbone
+
+
 class BlackBoxModel(SystemSection):
     """Global pooling and a linear layer: what interpretability is measured against."""
 
@@ -137,11 +170,11 @@ class BlackBoxModel(SystemSection):
 
 
 ModelConfig = Annotated[
-    DaplModel | ProtoPNetModel | ProtoPShareModel | PixPNetModel | BlackBoxModel,
+    DaplModel | PartsModel | ProtoPNetModel | ProtoPShareModel | PixPNetModel | BlackBoxModel,
     Field(discriminator="system"),
     or_plugin(SYSTEM_GROUP, "system"),
     SerializeAsAny(),
 ]
 
-OWN_MODELS = (DaplModel, ProtoPNetModel, ProtoPShareModel, PixPNetModel, BlackBoxModel)
+OWN_MODELS = (DaplModel, PartsModel, ProtoPNetModel, ProtoPShareModel, PixPNetModel, BlackBoxModel)
 """The sections of dapl's own systems; any other is of a plug-in."""

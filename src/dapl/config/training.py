@@ -35,6 +35,17 @@ class SpatialConfig(Section):
     sharpness: float = Field(4.0, gt=0, description="q_h = softmax over places of sharpness·a_h.")
 
 
+class LocateConfig(Section):
+    """Weights of the terms that the stage `locate` of the system parts learns by (docs/parts.md)."""
+
+    commitment: float = Field(0.8, ge=0, description="What a head sees lies near its centre of the image's class.")
+    foreground: float = Field(1.0, ge=0, description="The heads together are the object, the rest is background.")
+    concentration: float = Field(20.0, ge=0, description="A head looks at one place: spatial variance of its map.")
+    balance: float = Field(0.1, ge=0, description="The heads have equal shares of the object, over the batch.")
+    balance_in_image: float = Field(0.1, ge=0, description="The same in every image.")
+    equivariance: float = Field(1.0, ge=0, description="The mirrored image has the mirrored maps.")
+
+
 class LossConfig(Section):
     cluster: float = Field(0.8, ge=0, description="Weight of the cluster term.")
     cluster_of: Literal["nearest", "all"] = Field(
@@ -46,6 +57,7 @@ class LossConfig(Section):
     contrast: ContrastConfig = Field(default_factory=ContrastConfig)
     foreground: ForegroundConfig = Field(default_factory=ForegroundConfig)
     spatial: SpatialConfig = Field(default_factory=SpatialConfig)
+    locate: LocateConfig = Field(default_factory=LocateConfig)
 
 
 class FitStage(Section):
@@ -67,10 +79,27 @@ class FitStage(Section):
     )
 
 
+class LocateStage(FitStage):
+    """Parts: the heads learn where to look, by classifiers of their own that are not used afterwards."""
+
+    stage: Literal["locate"] = "locate"
+    epochs: int = Field(12, ge=1, description="Passes over the training images.")
+    batch_size: int = Field(64, ge=2, description="Images per step, over all processes together.")
+    decay: Literal["constant", "step", "cosine"] = Field("cosine", description="How learning rates fall.")
+    learning_rates: dict[str, NonNegativeFloat] = Field(
+        {"locator": 3e-3, "scout": 3e-3}, description="Learning rate of each part that learns."
+    )
+
+
 class WarmUpStage(FitStage):
     """The backbone stays as it is."""
 
     stage: Literal["warm_up"] = "warm_up"
+    pointers: bool = Field(
+        False,
+        description="Parts: each prototype stays the training region that it was projected on, and is embedded again "
+        "at every step, so that nothing has to be projected afterwards.",
+    )
     learning_rates: dict[str, NonNegativeFloat] = Field(
         {"addon": 3e-3, "attention": 3e-3, "prototypes": 3e-3}, description="Learning rate of each part that learns."
     )
@@ -142,7 +171,9 @@ class MergeStage(LastLayerStage):
     epochs: int = Field(25, ge=1, description="Passes over the cached scores after each step.")
 
 
+GradientStage = LocateStage | WarmUpStage | JointStage
+"""Those that fit something by gradient descent."""
 Stage = Annotated[
-    WarmUpStage | JointStage | ProjectStage | LastLayerStage | PruneStage | PurePruneStage | MergeStage,
+    GradientStage | ProjectStage | LastLayerStage | PruneStage | PurePruneStage | MergeStage,
     Field(discriminator="stage"),
 ]

@@ -19,7 +19,7 @@ from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
 from dapl.explain.patches import Box, Patch, PatchSource
 from dapl.metrics.functional import upsample
 from dapl.metrics.functional.regions import model_regions
-from dapl.models.contract import FeatureTensors, Output, PrototypeModel, rows_of
+from dapl.models.contract import Embedding, FeatureTensors, Output, PrototypeModel, rows_of, square_pixels
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
 BACKGROUND_BELOW = 0.5
@@ -335,15 +335,24 @@ class Located:
     """Share of each region that lies on the object."""
 
 
-def locate(model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | None) -> Located:
-    """maps: M×H×W of one image of side × side pixels."""
+def locate(
+    model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | None, squares: Tensor | None = None
+) -> Located:
+    """maps: M×H×W of one image of side × side pixels; squares: M×3, what was seen, of a system that sees no more."""
     maps = maps.cpu()
     bicubic = type(model).to_pixels is PrototypeModel.to_pixels  # two matrix products do that ten times as fast
     heat = upsample(maps, side) if bicubic else model.to_pixels(maps, (side, side)).cpu()
     regions = model_regions(model, maps, side, PERCENTILE)
-    bounds = bounding_boxes(regions.view(torch.uint8))  # four times as fast as on booleans
+    # Bounds of bytes take a quarter of the time that those of booleans take.
+    bounds = square_pixels(squares, side).tolist() if squares is not None else bounding_boxes(regions.view(torch.uint8))
     boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]
     return Located(heat, boxes, name_parts(regions, facts), foreground_shares(regions, facts))
+
+
+def squares_of(model: PrototypeModel, embedding: Embedding, row: int, named: Tensor) -> Tensor | None:
+    """The squares that the heads of some prototypes (long M) saw in one image, M×3; None where they see more."""
+    squares = embedding.squares
+    return None if squares is None else squares[row, model.prototypes.group_of[named]]
 
 
 def _common_fields(
@@ -362,7 +371,7 @@ def _common_fields(
     locations = done.output.locations[row : row + 1].gather(1, named)
     attention = model.evidence_maps(rows_of(done.features, slice(row, row + 1)), named, locations)
     maps = model.maps(done.output.embedding[row : row + 1].float(), named)[0]
-    found = locate(model, maps, side, facts)
+    found = locate(model, maps, side, facts, squares_of(model, done.output.embedding, row, named[0]))
     scores, heads = done.output.scores[row].double().cpu(), prototypes.group_of.tolist()
     height, width = maps.shape[-2:]
     common = {}

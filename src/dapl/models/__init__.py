@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from dapl.models.backbone import Backbone, create_backbone
     from dapl.models.blackbox import BlackBox
     from dapl.models.build import build_model, register
-    from dapl.models.contract import Output, PrototypeModel
+    from dapl.models.contract import Embedding, Output, PrototypeModel
     from dapl.models.dapl import Dapl
+    from dapl.models.parts import Parts
     from dapl.models.pixpnet import PixPNet
     from dapl.models.protopnet import ProtoPNet
 
@@ -23,7 +24,9 @@ __all__ = [
     "Backbone",
     "BlackBox",
     "Dapl",
+    "Embedding",
     "Output",
+    "Parts",
     "PixPNet",
     "ProtoPNet",
     "PrototypeModel",
@@ -36,6 +39,7 @@ _MODULES = {
     "build_model": "build",
     "create_backbone": "backbone",
     "register": "build",
+    "Embedding": "contract",
     "Output": "contract",
     "PrototypeModel": "contract",
 }

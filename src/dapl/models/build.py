@@ -14,6 +14,7 @@ from dapl.models.backbone import create_backbone
 from dapl.models.blackbox import BlackBox
 from dapl.models.contract import PrototypeModel
 from dapl.models.dapl import Dapl
+from dapl.models.parts import Parts
 from dapl.models.pixpnet import PixPNet
 from dapl.models.protopnet import ProtoPNet
 from dapl.models.weights import without_weights
@@ -62,7 +63,7 @@ def _builder(model: Callable[..., PrototypeModel]) -> Builder:
     return build
 
 
-for _system, _model in (("dapl", Dapl), ("pixpnet", PixPNet), ("blackbox", BlackBox)):
+for _system, _model in (("dapl", Dapl), ("parts", Parts), ("pixpnet", PixPNet), ("blackbox", BlackBox)):
     register(_system)(_builder(_model))
 for _system in ("protopnet", "protopshare"):
     register(_system)(_builder(ProtoPNet))

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dapl.common.errors import DaplError
 from dapl.models.prototypes import Prototypes
 
 FeatureTensors = Any
@@ -52,6 +53,11 @@ class Embedding:
     """B×G×D×H×W, or B×G×D×1×1."""
     where: Tensor | None = None
     """B×G×H×W, not negative, 1 at the highest place: where each head looks; None where a patch is a cell."""
+    seen: Tensor | None = None
+    """B×G×S: what the values were made of, where a prototype can be embedded again from it; else None."""
+    squares: Tensor | None = None
+    """B×G×3: the square that each head saw, and no pixel more: centre x, y and side, as shares of the image; None
+    where a head may have seen all of the image."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -59,11 +65,15 @@ class Embedding:
         height, width = (self.values if self.where is None else self.where).shape[-2:]
         return height, width
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> Embedding:
+        """With every tensor changed."""
+        return Embedding(*(None if one is None else change(one) for one in vars(self).values()))  # type: ignore[arg-type]
+
     def __getitem__(self, rows: slice | Tensor) -> Embedding:
-        return Embedding(self.values[rows], None if self.where is None else self.where[rows])
+        return self.each(lambda one: one[rows])
 
     def float(self) -> Embedding:
-        return Embedding(self.values.float(), None if self.where is None else self.where.float())
+        return self.each(lambda one: one.float())
 
 
 @dataclass(frozen=True)
@@ -195,6 +205,14 @@ class PrototypeModel(nn.Module, ABC):
         """The class weights that the L1 term of the last layer counts, in any shape."""
         return self.class_weights()
 
+    def point_at(self, seen: Tensor, found: Tensor) -> None:
+        """Remember what prototypes were made of, P×S, where they were found (bool P), to embed them again later."""
+
+    def follow_sources(self, follow: bool) -> None:
+        """Whether prototypes are pointers: embedded again, from what they were made of, as the model learns."""
+        if follow:
+            raise DaplError(f"schedule: pointers are not for {type(self).__name__}, whose prototypes are free vectors.")
+
     def absorb(self, prototype: int, others: Sequence[int]) -> None:
         """Let a prototype stand for others too: it has the sum of their weights, and all their classes are its own."""
         raise NotImplementedError(f"{type(self).__name__} cannot merge prototypes.")
@@ -207,3 +225,17 @@ class PrototypeModel(nn.Module, ABC):
         """Prototypes of each image's class, long B×M, and which of them count, bool B×M (see `class_table`)."""
         table, counts = self.prototypes.by_class()
         return table[labels], counts[labels]
+
+
+def square_pixels(squares: Tensor, size: int) -> Tensor:
+    """The pixels that squares touch: …×3 (centre x, y and side as shares) → long …×4, left, top, right, bottom.
+
+    Right and bottom are exclusive.
+
+    >>> square_pixels(torch.tensor([0.5, 0.5, 0.24]), 224)
+    tensor([ 85,  85, 139, 139])
+    """
+    centre, half = squares[..., :2].double(), squares[..., 2:].double() / 2
+    # Shares are in single precision: what ends at a pixel's edge may reach a trace beyond it, so that one counts too.
+    first, end = ((centre - half) * size - 1e-3).floor(), ((centre + half) * size + 1e-3).ceil()
+    return torch.cat((first, end), dim=-1).long().clamp(0, size)

@@ -132,6 +132,8 @@ class Prototypes(nn.Module):
         self.vectors = nn.Parameter(torch.rand(count, width))
         self.register_buffer("membership", membership.bool())
         self.register_buffer("kept", torch.ones(count, dtype=torch.bool))
+        self.stand_in: Tensor | None = None
+        """P×D that is compared instead of the vectors, while prototypes are embedded again at every step."""
         self._table: tuple[tuple, tuple[Tensor, Tensor]] | None = None
 
     def extra_repr(self) -> str:
@@ -151,7 +153,7 @@ class Prototypes(nn.Module):
 
     def points(self) -> Tensor:
         """The vectors as the embedding is compared with them, P×D."""
-        return self.vectors
+        return self.vectors if self.stand_in is None else self.stand_in
 
     @property
     def group_of(self) -> Tensor:
@@ -216,10 +218,26 @@ class UnitPrototypes(Prototypes):
     """
 
     def points(self) -> Tensor:
-        return F.normalize(self.vectors, dim=1)
+        return F.normalize(super().points(), dim=1)
 
     def similarity(self, distances: Tensor) -> Tensor:
         return torch.log(1 / (distances / 2 + self.epsilon) + 1)
+
+
+class CosinePrototypes(UnitPrototypes):
+    """Prototypes on the unit sphere with s = scale·max(0, cos(z, p)), the scale learned.
+
+    What points away counts as nothing, not as evidence against a class: a score, and a map, is never negative.
+    The embedding must have unit length too.
+    """
+
+    def __init__(self, membership: Tensor, groups: int, width: int, scale: float = 5.0) -> None:
+        super().__init__(membership, groups, width)
+        nn.init.normal_(self.vectors)  # uniform in [0, 1) they would all point the same way
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def similarity(self, distances: Tensor) -> Tensor:
+        return self.scale * (1 - distances / 2).clamp_min(0)
 
 
 def _prototype_order(grouped: Tensor) -> Tensor:

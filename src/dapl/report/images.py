@@ -22,7 +22,7 @@ from dapl.common.progress import Reporter
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.explain.draw import HEAT, TileSheet, encoded, levels_of, palette, to_pil
-from dapl.explain.evidence import locate
+from dapl.explain.evidence import locate, squares_of
 from dapl.explain.parts import ImageFacts
 from dapl.models.contract import PrototypeModel
 from dapl.report.facts import rounded
@@ -153,8 +153,10 @@ def _show_batch(
         named = list(prototypes[index])
         heats, values = {}, {}
         if named:
-            maps = model.maps(embedding[row : row + 1], torch.tensor([named], device=embedding.values.device))[0]
-            found = locate(model, maps, int(batch.images.shape[-1]), _facts(known, row, dataset.parts))
+            listed = torch.tensor(named, device=embedding.values.device)
+            maps = model.maps(embedding[row : row + 1], listed)[0]
+            squares = squares_of(model, embedding, row, listed)
+            found = locate(model, maps, int(batch.images.shape[-1]), _facts(known, row, dataset.parts), squares)
             cells = F.adaptive_avg_pool2d(found.heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
             for m, j in enumerate(named):
                 heats[j] = torch.from_numpy(levels_of(cells[m]))

@@ -29,7 +29,8 @@ class PrototypeRecord:
     location: list[int] | None = None
     """[row, column] on the feature grid."""
     box: list[int] | None = None
-    """[left, top, right, bottom] in pixels, right and bottom exclusive: bounds of the activation region; None before
+    """[left, top, right, bottom] in pixels, right and bottom exclusive: bounds of the activation region (of a head that
+    sees a square and no more: that square); None before
     projection, and where the map is flat, so that there is no region."""
     distance: float | None = None
     """Squared distance from the prototype to that patch before it became the patch."""

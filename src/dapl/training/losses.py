@@ -116,6 +116,60 @@ def spatial_overlap(maps: Tensor, sharpness: float = 4.0, counts: Tensor | None 
     return _mean(pairs / (heads * (heads - 1)).clamp_min(1), heads > 1)
 
 
+def coverage_of_object(maps: Tensor, masks: Tensor) -> Tensor:
+    """Binary cross-entropy of Σ_h M_h(l) against the mask: the heads together are the object (the stage locate).
+
+    Shapes: maps B×N×H×W, in each place at most 1 in sum; masks B×H×W in [0, 1].
+
+    >>> coverage_of_object(torch.tensor([[[[0.5]], [[0.25]]]]), torch.tensor([[[1.0]]])).exp()
+    tensor(1.3333)
+    """
+    covered = maps.sum(1).float().clamp(1e-6, 1 - 1e-6)
+    return F.binary_cross_entropy(covered, masks.float())
+
+
+def concentration(maps: Tensor) -> Tensor:
+    """mean over x and h of the spatial variance of q_h = M_h/ΣM_h, coordinates in [0, 1]: Σ_l q_h(l)·‖l − l̄_h‖².
+
+    Shapes: maps B×N×H×W.
+
+    >>> concentration(torch.tensor([[[[1.0, 0.0, 0.0, 1.0]]]]))  # places 1/8 and 7/8
+    tensor(0.1406)
+    """
+    shares = maps / maps.sum((-2, -1), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
+    variances = []
+    for axis in (-1, -2):
+        along = shares.sum(-3 - axis)  # the other axis of the two is summed over: B×N×side
+        place = (torch.arange(along.shape[-1], device=maps.device, dtype=maps.dtype) + 0.5) / along.shape[-1]
+        mean = (along * place).sum(-1, keepdim=True)
+        variances.append((along * (place - mean).square()).sum(-1))
+    return (variances[0] + variances[1]).mean()
+
+
+def imbalance_of_heads(maps: Tensor, in_image: bool = False) -> Tensor:
+    """KL(π ‖ uniform) of the heads' shares π_h = Σ_l M_h(l)/Σ_g Σ_l M_g(l), over the batch or the mean over images.
+
+    Shapes: maps B×N×H×W.
+
+    >>> imbalance_of_heads(torch.tensor([[[[1.0]], [[0.0]]], [[[0.0]], [[1.0]]]]))
+    tensor(0.)
+    """
+    mass = maps.sum((2, 3)) if in_image else maps.sum((0, 2, 3))
+    shares = (mass + 1e-6) / (mass + 1e-6).sum(-1, keepdim=True)
+    return (shares * (shares * shares.shape[-1]).log()).sum(-1).mean()
+
+
+def equivariance(maps: Tensor, mirrored: Tensor) -> Tensor:
+    """1 − mean over x and h of cos(M(x), flip M(flip x)): a mirrored image has mirrored maps.
+
+    Shapes: maps and mirrored B×N×H×W, the second those of the mirrored images.
+
+    >>> equivariance(torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 1.0]]]]))
+    tensor(0.)
+    """
+    return (1 - F.cosine_similarity(maps.flatten(2), mirrored.flip(-1).flatten(2), dim=2)).mean()
+
+
 def l1(weights: Tensor) -> Tensor:
     """Σ|w| over the class weights.
 

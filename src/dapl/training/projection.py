@@ -11,7 +11,7 @@ from torch import Tensor
 from dapl.batches.sources import Batch, features_of, grid_masks
 from dapl.data.sample import Dataset
 from dapl.metrics.functional.background import share_beside
-from dapl.models.contract import Embedding, PrototypeModel
+from dapl.models.contract import Embedding, PrototypeModel, square_pixels
 from dapl.processes.interface import Processes
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
@@ -31,7 +31,7 @@ class BestPatches:
     share: Tensor
     """P: foreground share of the patch; nan without masks."""
     embedding: Embedding
-    """Values P×D×H×W and where P×H×W: the group's embedding of that whole image, for its map afterwards."""
+    """Of that whole image and the prototype's group, without the axis of groups: for its map afterwards."""
 
     def take(self, found: dict[str, Tensor]) -> Tensor:
         """Take over what wins, bool P: by rank, then distance, then index, so the order of batches is nothing."""
@@ -54,6 +54,8 @@ class Projection:
     grounded: Tensor
     maps: Tensor
     """P×H×W: activation of each projected prototype on its own source image."""
+    squares: Tensor | None = None
+    """P×3: the square that was seen there, of a system that sees no more (see `Embedding`)."""
 
 
 @torch.no_grad()
@@ -77,10 +79,12 @@ def project(
     chosen = values.flatten(2).gather(2, cell[:, None, None].expand(-1, values.shape[1], 1))
     vectors = model.prototypes.vectors
     vectors.copy_(torch.where(found.unsqueeze(1), chosen.squeeze(2), vectors))
+    if best.embedding.seen is not None:
+        model.point_at(best.embedding.seen, found)
     maps = model.prototypes.similarity((values - model.prototypes.points()[:, :, None, None]).square().sum(1))
     maps = maps if where is None else maps * where
     grounded = found & (best.rank >= 1)
-    return Projection(best.image, best.location, best.distance, best.share, grounded, maps)
+    return Projection(best.image, best.location, best.distance, best.share, grounded, maps, best.embedding.squares)
 
 
 def _consider(
@@ -107,9 +111,10 @@ def _consider(
         best = _nothing(len(prototypes), embedding)
     found = {"rank": top, "distance": distance[row, everyone], "image": indices[row]}
     better = best.take(found | {"location": location, "share": share})
-    best.embedding.values[better] = embedding.values[row[better], groups[better]]
-    if embedding.where is not None and best.embedding.where is not None:
-        best.embedding.where[better] = embedding.where[row[better], groups[better]]
+    won = embedding.each(lambda one: one[row[better], groups[better]])
+    for name, value in vars(won).items():
+        if value is not None:
+            getattr(best.embedding, name)[better] = value
     return best
 
 
@@ -168,17 +173,14 @@ def _first_minimum(distance: Tensor, indices: Tensor) -> Tensor:
 
 
 def _nothing(count: int, embedding: Embedding) -> BestPatches:
-    values, where = embedding.values, embedding.where
+    values = embedding.values
     return BestPatches(
         rank=values.new_full((count,), -1.0),
         distance=values.new_full((count,), torch.inf),
         image=torch.full((count,), -1, device=values.device),
         location=torch.zeros(count, dtype=torch.long, device=values.device),
         share=values.new_full((count,), torch.nan),
-        embedding=Embedding(
-            values.new_zeros(count, *values.shape[2:]),
-            None if where is None else where.new_zeros(count, *where.shape[2:]),
-        ),
+        embedding=embedding.each(lambda one: one.new_zeros(count, *one.shape[2:])),
     )
 
 
@@ -192,10 +194,9 @@ def _merge(best: BestPatches, processes: Processes) -> BestPatches:
     for process in range(1, processes.world_size):
         winner[merged.take({name: value[process] for name, value in gathered.items()})] = process
     mine = winner == processes.global_rank
-    values, where = best.embedding.values, best.embedding.where
-    values = processes.sum(torch.where(mine[:, None, None, None], values, 0))
-    where = None if where is None else processes.sum(torch.where(mine[:, None, None], where, 0))
-    merged.embedding = Embedding(values, where)
+    merged.embedding = best.embedding.each(
+        lambda one: processes.sum(torch.where(mine.view(-1, *[1] * (one.dim() - 1)), one, 0))
+    )
     return merged
 
 
@@ -204,6 +205,8 @@ def record_projection(
 ) -> list[PrototypeRecord]:
     """``regions``: bool P×S×S, where each prototype is active on its own source image."""
     boxes = bounding_boxes(regions)
+    if found.squares is not None:
+        boxes = square_pixels(found.squares, regions.shape[-1]).tolist()
     width = found.maps.shape[-1]
     updated = []
     for record in records:

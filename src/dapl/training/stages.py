@@ -16,7 +16,7 @@ from dapl.batches.sources import BatchSource, run_model, shares, shuffled
 from dapl.common.errors import DaplError
 from dapl.common.progress import Advance
 from dapl.common.seeds import derive_seed, generator
-from dapl.config import FitStage, JointStage, LastLayerStage, WarmUpStage
+from dapl.config import FitStage, GradientStage, LastLayerStage
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
 from dapl.processes.sharing import own_batches, sum_rows
@@ -25,7 +25,7 @@ from dapl.training import losses
 Terms = dict[str, float]
 
 
-def make_optimizer(model: PrototypeModel, stage: WarmUpStage | JointStage) -> torch.optim.Adam:
+def make_optimizer(model: PrototypeModel, stage: GradientStage) -> torch.optim.Adam:
     """Components with a learning rate learn, all others are frozen."""
     groups = []
     parts = model.components()
@@ -58,7 +58,7 @@ class FitEpoch:
         objective: nn.Module,
         draw: Callable[[torch.Generator], Tensor | None],
         optimizer: torch.optim.Optimizer,
-        stage: WarmUpStage | JointStage,
+        stage: GradientStage,
         source: BatchSource,
         position: Sequence[int | str],
         epoch: int,

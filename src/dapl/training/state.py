@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dapl.batches.features import digest
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, in_order
 from dapl.common.errors import DaplError
@@ -78,7 +77,7 @@ class RunState:
             self._forget_log()
             if config.start is not None:
                 self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
-            self.run_data.shared_backbone = digest(self.model.extractor)
+            self.run_data.share(self.model.backbone)
         first = self._epochs_before(self.position)
         self.curves = open_curves(run.tensorboard, first) if processes.global_rank == 0 else None
 
@@ -197,7 +196,7 @@ class RunState:
         return {
             "best": self.best,
             "epoch_sums": self.epoch_sums,
-            "shared_backbone": self.run_data.shared_backbone,
+            "shared_backbone": sorted(self.run_data.shared),
             "prototypes": records_to_json(self.records),
         }
 
@@ -224,7 +223,8 @@ class RunState:
         self.optimizer_state = checkpoint.optimizer
         facts = checkpoint.facts
         self.best, self.epoch_sums = facts["best"], facts["epoch_sums"]
-        self.run_data.shared_backbone = facts["shared_backbone"]
+        shared = facts["shared_backbone"]
+        self.run_data.shared = {shared} if isinstance(shared, str) else set(shared)  # one, in older runs
         self.records = records_from_json(facts["prototypes"])
         self._forget_log()
         self.reporter.line(

@@ -9,19 +9,23 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from dapl.batches.run_data import Split
 from dapl.batches.sources import BatchSource
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.config import (
     Config,
+    GradientStage,
     JointStage,
     LastLayerStage,
+    LocateStage,
     MergeStage,
     ProjectStage,
     PruneStage,
@@ -31,10 +35,13 @@ from dapl.config import (
 from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
 from dapl.metrics.functional.regions import model_regions
+from dapl.models.parts import Parts
 from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
+from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
+from dapl.training.locate import LocateObjective
 from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
@@ -79,7 +86,7 @@ class Trainer(RunState):
             started = time.monotonic()
             self.reporter.line(f"[{number + 1}/{len(stages)}] {stage.stage}")
             facts: dict[str, Any] = {}
-            if isinstance(stage, (WarmUpStage, JointStage)):
+            if isinstance(stage, (LocateStage, WarmUpStage, JointStage)):
                 self._fit(number, stage)
             elif isinstance(stage, ProjectStage):
                 facts = self._project(stage)
@@ -98,16 +105,15 @@ class Trainer(RunState):
         if self.curves is not None:
             self.curves.close()
 
-    def _fit(self, number: int, stage: WarmUpStage | JointStage) -> None:
+    def _fit(self, number: int, stage: GradientStage) -> None:
         optimizer = make_optimizer(self.model, stage)
+        if isinstance(stage, WarmUpStage):
+            self.model.follow_sources(stage.pointers)
         if self.optimizer_state:
             restore_optimizer(optimizer, self.optimizer_state)
             self.optimizer_state = {}
-        if "backbone" in stage.learning_rates:
-            source: BatchSource = self.run_data.images("train", stage.augment)
-        else:
-            source = self.run_data.source("train", self.model, stage.augment)
-        objective, position = Objective(self.model, self.config.loss), (self.config.seed, number)
+        source, objective, validate = self._to_fit(stage)
+        position = (self.config.seed, number)
         wrapped, stepping = self.processes.setup(objective, optimizer)
         for index in range(self.position.epoch, stage.epochs):
             epoch = FitEpoch(
@@ -125,13 +131,44 @@ class Trainer(RunState):
             images = sum(epoch.sizes[first:]) / (time.monotonic() - started)
             means = {name: value / len(epoch) for name, value in self.epoch_sums.items()}
             self.epoch_sums = {}
-            validation = self._validate()
+            validation = validate()
             if broken := [name for name, value in validation.items() if not math.isfinite(value)]:
                 raise not_finite(f"{stage.stage}, epoch {index + 1}, on validation", broken)
             self._after_epoch(number, stage, index, means, validation, images)
             self.position = Position(number, index + 1)
             self._save(optimizer)
         self.model.requires_grad_(False)
+        if isinstance(stage, LocateStage):
+            # From here on the heads look where they look: what they see is features, for all stages that follow.
+            self.run_data.share(self.model.extractor)
+
+    def _to_fit(self, stage: GradientStage) -> tuple[BatchSource, Objective | LocateObjective, Callable[[], Terms]]:
+        """The images or features of a stage, what is minimised on them, and how it is judged after an epoch."""
+        if isinstance(stage, LocateStage):
+            assert isinstance(self.model, Parts)
+            locating = LocateObjective(self.model, self.config.loss)
+            return self._to_locate(stage, "train"), locating, lambda: self._validate_locating(stage, locating)
+        objective = Objective(self.model, self.config.loss)
+        if {"backbone", "locator"} & stage.learning_rates.keys():
+            return self.run_data.images("train", stage.augment), objective, self._validate
+        return self.run_data.source("train", self.model, stage.augment), objective, self._validate
+
+    def _to_locate(self, stage: LocateStage, split: Split) -> BatchSource:
+        """Features of the backbone alone, of both views, or images where it learns."""
+        if "backbone" in stage.learning_rates:
+            return self.run_data.images(split, stage.augment if split == "train" else "none")
+        if split == "train":
+            return self.run_data.source(split, self.model, "flip", self.model.backbone, both=True)
+        return self.run_data.source(split, self.model, "none", self.model.backbone)
+
+    def _validate_locating(self, stage: LocateStage, objective: LocateObjective) -> Terms:
+        source = self._to_locate(stage, "validation")
+        logits = torch.zeros(len(source), len(self.classes))
+        self.model.eval()
+        for batch in source.batches(own_batches(self._order(len(source)), self.processes)):
+            with torch.no_grad(), self.processes.autocast():
+                logits[batch.indices] = objective.logits(batch.to(self.processes.device)).float().cpu()
+        return judge(sum_rows(logits, self.processes), source.labels)
 
     def _project(self, stage: ProjectStage) -> dict[str, Any]:
         batches = self._batches("train", "projection")

@@ -1,0 +1,77 @@
+"""The stage `locate` of the system parts: the heads learn where to look, before there are prototypes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dapl.batches.sources import Batch, grid_masks
+from dapl.config import LossConfig
+from dapl.models.parts import Parts, pooled_under
+from dapl.training import losses
+
+
+class LocateObjective(nn.Module):
+    """Batch in, named terms out, as `Objective`; ``total`` is what is minimised.
+
+    The class decides through the scout, a small classifier per head on what the maps pool: heads have to find places
+    that tell classes apart, and with head dropout each of them has to. The other terms say what a map of parts is.
+    """
+
+    def __init__(self, model: Parts, weights: LossConfig) -> None:
+        super().__init__()
+        self.model, self.weights = model, weights.locate
+
+    def forward(self, batch: Batch, negatives: Tensor | None = None) -> dict[str, Tensor]:
+        model, weights = self.model, self.weights
+        maps, cosines = self._look(self._stages(batch))
+        heads = maps[:, : model.heads]
+        own = cosines[torch.arange(len(cosines), device=cosines.device), batch.labels]
+        logits = self._logits(cosines, batch.labels.device)
+        terms = {"cross_entropy": losses.cross_entropy(logits, batch.labels)}
+        weighted = [(1.0, terms["cross_entropy"])]
+        optional = {
+            "commitment": (weights.commitment, lambda: (1 - own).mean()),
+            "concentration": (weights.concentration, lambda: losses.concentration(heads)),
+            "balance": (weights.balance, lambda: losses.imbalance_of_heads(heads)),
+            "balance_in_image": (weights.balance_in_image, lambda: losses.imbalance_of_heads(heads, in_image=True)),
+            "equivariance": (
+                weights.equivariance,
+                lambda: losses.equivariance(maps, model.locator(self._stages(batch, mirrored=True))),
+            ),
+        }
+        if batch.masks is not None:
+            masks = grid_masks(batch.masks, heads.shape[-2:])
+            optional["foreground"] = (weights.foreground, lambda: losses.coverage_of_object(heads, masks))
+        for name, (weight, term) in optional.items():
+            if weight:
+                terms[name] = term()
+                weighted.append((weight, terms[name]))
+        terms["accuracy"] = (logits.argmax(1) == batch.labels).float().mean()
+        return {"total": torch.stack([weight * term for weight, term in weighted]).sum(), **terms}
+
+    def draw_negatives(self, generator: torch.Generator) -> None:
+        """None: nothing is contrasted here."""
+
+    def logits(self, batch: Batch) -> Tensor:
+        """B×C of the scout, with all heads."""
+        _, cosines = self._look(self._stages(batch))
+        return self.model.scout.scale * cosines.sum(2)
+
+    def _look(self, stages: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Maps B×(N + 1)×H×W and cosines B×C×N of the scout."""
+        maps = self.model.locator(stages)
+        return maps, self.model.scout(pooled_under(maps[:, : self.model.heads], stages[-1]))
+
+    def _logits(self, cosines: Tensor, device: torch.device) -> Tensor:
+        """With head dropout: each head is left out of a step of an image with the model's probability."""
+        model = self.model
+        stays = (torch.rand(len(cosines), 1, model.heads, device=device) >= model.head_dropout).to(cosines)
+        return model.scout.scale * model.heads * (cosines * stays).sum(2) / stays.sum(2).clamp_min(1)
+
+    def _stages(self, batch: Batch, mirrored: bool = False) -> tuple[Tensor, ...]:
+        features: tuple[Tensor, ...] | None = batch.mirrored if mirrored else batch.features
+        if features is not None:
+            return features
+        assert batch.images is not None
+        return self.model.backbone(batch.images.flip(-1) if mirrored else batch.images)
