@@ -114,6 +114,14 @@ def enumerated(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def seed_text(seeds: Sequence[int]) -> str:
+    """
+    >>> seed_text([0, 1]), seed_text([3])
+    ('seeds 0 and 1', 'seed 3')
+    """
+    return f"seed{'s' if len(seeds) > 1 else ''} {enumerated([str(seed) for seed in seeds])}"
+
+
 class System:
     """One row: ``row.coverage`` is a `Figure`, ``row.run(0).coverage`` that of one seed."""
 
@@ -200,6 +208,14 @@ class Comparison(Kept):
     def has(self, *names: str) -> bool:
         return all(name in self.rows for name in names)
 
+    @property
+    def seeds(self) -> str:
+        """``seeds 0, 1 and 2``, and which rows have others."""
+        given = {name: tuple(seeds) for name, seeds in self.content["seeds"].items()}
+        most = max(given.values(), key=len)
+        others = [f"`{name}` {seed_text(seeds)}" for name, seeds in given.items() if seeds != most]
+        return seed_text(most) + (f" ({enumerated(others)})" if others else "")
+
     def gives(self, number: str) -> bool:
         """Whether some row has the number."""
         return any(number in self[name] for name in self.rows)
@@ -265,9 +281,8 @@ class Difference:
 
     @classmethod
     def of(cls, one: Figure, other: Figure) -> Difference:
-        if len(one.values) != len(other.values):
-            raise ResultsError(f"{one.name}: {len(one.values)} seeds against {len(other.values)}")
-        pairs = Figure(one.name, tuple(a - b for a, b in zip(one.values, other.values, strict=True)))
+        """On the seeds that both have: the first ones of the longer row."""
+        pairs = Figure(one.name, tuple(a - b for a, b in zip(one.values, other.values, strict=False)))
         count = len(pairs.values)
         seeds = None if pairs.deviation is None else STUDENT[count - 1] * pairs.deviation / math.sqrt(count)
         return cls(pairs.mean, math.hypot(one.chance, other.chance), seeds, one.percent)

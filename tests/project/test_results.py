@@ -83,6 +83,7 @@ def folder(tmp_path: Path) -> Path:
         "machine": {"processor": "Some CPU", "instructions": "AVX2", "threads": 1},
         "versions": {"dapl": "0.1.0", "torch": "2.13.0"},
         "images": {"train": 539, "validation": 60, "test": 579},
+        "seeds": {"box": [0], "ours": [0, 1, 2], "theirs": [0, 1, 2]},
     }
     (tmp_path / "small.json").write_text(json.dumps({**facts, "rows": rows, "runs": runs}))
     return tmp_path
@@ -105,6 +106,7 @@ def rendered(folder: Path, text: str) -> str:
         ("{{ small.command }}", "    dapl compare configs/ours.yaml --out runs/small"),
         ("{% if results('gone') %}there{% else %}not measured{% endif %}", "not measured"),
         ("{{ small.has('ours', 'gone') }}", "False"),
+        ("{{ small.seeds }}", "seeds 0, 1 and 2 (`box` seed 0)"),
         (
             "{{ small.table('name', 'accuracy', 'coverage', 'diversity', rows=['theirs', 'gone', 'box']) }}",
             "| system | accuracy (%) | Coverage |\n| --- | --- | --- |\n"
