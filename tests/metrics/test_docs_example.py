@@ -1,4 +1,4 @@
-"""What docs/metrics.md, companions.md and audit.md show runs, and gives the numbers that are worked out by hand."""
+"""What the pages metrics, companions, audit and interventions show runs, and gives the numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.evaluation.test_audit import protopnet_state
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("page", "blocks"), [("metrics.md", 4), ("companions.md", 3), ("audit.md", 2)])
+@pytest.mark.parametrize(
+    ("page", "blocks"), [("metrics.md", 4), ("companions.md", 3), ("audit.md", 2), ("interventions.md", 2)]
+)
 def test_the_code_on_the_page(page: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if page == "audit.md":
