@@ -1,0 +1,141 @@
+"""The stage locate of parts: its terms against loops, what it changes, and what it leaves to the stages after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from dapl.batches.sources import Batch
+from dapl.config import Config, LossConfig
+from dapl.data.build import build_splits
+from dapl.data.transforms import fit
+from dapl.models import Parts, create_backbone
+from dapl.models.contract import square_pixels
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
+from dapl.runs.run import Run
+from dapl.training import losses
+from dapl.training.locate import LocateObjective
+from dapl.training.trainer import train
+
+from ..conftest import TINY_RUN, TINY_SYSTEMS
+
+B, N, H, W = 3, 4, 5, 6
+
+
+@pytest.fixture
+def maps() -> Tensor:
+    """B×(N + 1)×H×W; at each place the heads and background sum to 1."""
+    return torch.randn(B, N + 1, H, W, generator=torch.Generator().manual_seed(1)).softmax(1)
+
+
+def test_the_heads_together_are_the_object_by_loop(maps: Tensor) -> None:
+    masks = torch.rand(B, H, W, generator=torch.Generator().manual_seed(2))
+    expected = 0.0
+    for b in range(B):
+        for y in range(H):
+            for x in range(W):
+                covered = sum(float(maps[b, n, y, x]) for n in range(N))
+                share = float(masks[b, y, x])
+                expected -= share * math.log(covered) + (1 - share) * math.log(1 - covered)
+    assert losses.coverage_of_object(maps[:, :N], masks).item() == pytest.approx(expected / (B * H * W), rel=1e-5)
+
+
+def test_concentration_by_loop(maps: Tensor) -> None:
+    variances = []
+    for b in range(B):
+        for n in range(N):
+            one = maps[b, n] / maps[b, n].sum()
+            places = [((x + 0.5) / W, (y + 0.5) / H, float(one[y, x])) for y in range(H) for x in range(W)]
+            mean_x, mean_y = sum(x * q for x, _, q in places), sum(y * q for _, y, q in places)
+            variances.append(sum(q * ((x - mean_x) ** 2 + (y - mean_y) ** 2) for x, y, q in places))
+    assert losses.concentration(maps[:, :N]).item() == pytest.approx(sum(variances) / len(variances), rel=1e-4)
+
+
+@pytest.mark.parametrize("in_image", [False, True])
+def test_imbalance_by_loop(maps: Tensor, in_image: bool) -> None:
+    def divergence(masses: list[float]) -> float:
+        shares = [mass / sum(masses) for mass in masses]
+        return sum(share * math.log(share * N) for share in shares)
+
+    each = [[float(maps[b, n].sum()) for n in range(N)] for b in range(B)]
+    together = [sum(masses[n] for masses in each) for n in range(N)]
+    expected = sum(map(divergence, each)) / B if in_image else divergence(together)
+    # 1e-6 is added to each mass, about 6 here, so that an empty head has a logarithm
+    assert losses.imbalance_of_heads(maps[:, :N], in_image).item() == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def test_equivariance_by_loop(maps: Tensor) -> None:
+    mirrored = maps.flip(0)
+    cosines = []
+    for b in range(B):
+        for n in range(N + 1):
+            one = [float(maps[b, n, y, x]) for y in range(H) for x in range(W)]
+            other = [float(mirrored[b, n, y, W - 1 - x]) for y in range(H) for x in range(W)]
+            product = sum(p * q for p, q in zip(one, other, strict=True))
+            cosines.append(product / math.hypot(*one) / math.hypot(*other))
+    assert losses.equivariance(maps, mirrored).item() == pytest.approx(1 - sum(cosines) / len(cosines), rel=1e-4)
+
+
+def test_features_and_images_give_the_same_terms() -> None:
+    torch.manual_seed(0)
+    backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False).eval()
+    model = Parts(backbone, classes=3, heads=2, head_dim=4, crop_size=32, head_dropout=0.0).requires_grad_(False)
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    labels, masks = torch.tensor([0, 2]), torch.rand(2, 4, 4)
+    cached = Batch(torch.arange(2), labels, features=backbone(images), mirrored=backbone(images.flip(-1)), masks=masks)
+    objective = LocateObjective(model, LossConfig())
+    from_images, from_features = (
+        objective(Batch(torch.arange(2), labels, images=images, masks=masks)),
+        objective(cached),
+    )
+    assert from_images.keys() == from_features.keys()
+    for name, value in from_images.items():
+        torch.testing.assert_close(value, from_features[name])
+    weights = LossConfig().locate
+    total = from_images["cross_entropy"] + sum(
+        getattr(weights, name) * from_images[name] for name in type(weights).model_fields
+    )
+    torch.testing.assert_close(from_images["total"], total)
+
+
+def test_without_masks_there_is_no_foreground_term() -> None:
+    backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False).eval()
+    model = Parts(backbone, classes=3, heads=2, head_dim=4, crop_size=32).requires_grad_(False)
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    terms = LocateObjective(model, LossConfig())(Batch(torch.arange(2), torch.tensor([0, 1]), images=images))
+    assert "foreground" not in terms
+
+
+def test_the_prototypes_are_training_crops_in_the_end(trained: Callable[[str], Path]) -> None:
+    """Pointers: after the last epoch a prototype is what its head makes of the training image that its record names."""
+    loaded = load_run(trained("parts"))
+    model, images = loaded.model, build_splits(loaded.config.data).train
+    assert isinstance(model, Parts)
+    for record in loaded.records[:4]:
+        assert record.image is not None
+        shown = fit(images[images.names.index(record.image)], loaded.config.data.image_size).image
+        with torch.no_grad():
+            embedding = model(shown.unsqueeze(0)).embedding
+        assert embedding.squares is not None
+        assert record.box == square_pixels(embedding.squares[0, record.head], shown.shape[-1]).tolist()
+        # alone, not in a batch as in training: the last bits differ
+        seen = embedding.values[0, record.head, :, 0, 0]
+        torch.testing.assert_close(model.prototypes.points()[record.index].detach(), seen, rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_that_was_cut_short_while_locating_goes_on(configured: Callable[..., Config], tmp_path: Path) -> None:
+    config = configured(TINY_RUN | TINY_SYSTEMS["parts"] | {"model.system": "parts"})
+    whole = train(config, tmp_path / "whole", quiet=True)
+    first = config.model_copy(update={"schedule": config.schedule[:1]})
+    train(first, tmp_path / "cut", quiet=True)
+    cut = Run.open(tmp_path / "cut")
+    cut.config_file.write_text(whole.config_file.read_text())
+    again = train(config, tmp_path / "cut", resume=True, quiet=True)
+    one, other = load_checkpoint(whole.last).model, load_checkpoint(again.last).model
+    assert all(torch.equal(one[name], other[name]) for name in one)
