@@ -166,9 +166,8 @@ TINY_SYSTEMS: dict[str, dict[str, Any]] = {
         "loss.contrast.weight": 0.0,
         "schedule": [
             {"stage": "locate", "epochs": 2, "batch_size": 8},
-            _WARM_UP | {"learning_rates": {"layers": 3e-3, "prototypes": 3e-3}},
-            {"stage": "project"},
-            _WARM_UP | {"pointers": True, "learning_rates": {"layers": 1e-3}},
+            {"stage": "project", "nearest_to": "class_mean"},
+            _WARM_UP | {"pointers": True, "learning_rates": {"layers": 1e-3, "prototypes": 1e-3}},
             _LAST_LAYER,
         ],
     },

@@ -16,11 +16,13 @@ from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.models import Parts, create_backbone
 from dapl.models.contract import square_pixels
+from dapl.processes.interface import SingleProcess
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training import losses
 from dapl.training.locate import LocateObjective
+from dapl.training.projection import set_to_class_means
 from dapl.training.trainer import train
 
 from ..conftest import TINY_RUN, TINY_SYSTEMS
@@ -139,3 +141,19 @@ def test_a_run_that_was_cut_short_while_locating_goes_on(configured: Callable[..
     again = train(config, tmp_path / "cut", resume=True, quiet=True)
     one, other = load_checkpoint(whole.last).model, load_checkpoint(again.last).model
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_prototypes_start_at_the_means_of_their_classes() -> None:
+    torch.manual_seed(0)
+    backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False).eval()
+    model = Parts(backbone, classes=2, heads=2, head_dim=3, crop_size=32).requires_grad_(False)
+    seen, where = torch.rand(5, 2, backbone.stage_channels[-1]), torch.rand(5, 2, 4, 4)
+    labels = torch.tensor([0, 1, 0, 1, 1])
+    batches = [
+        Batch(rows, labels[rows], features=(seen[rows], where[rows])) for rows in (torch.arange(3), torch.arange(3, 5))
+    ]
+    set_to_class_means(model, batches, SingleProcess())
+    values = model.embed((seen, where)).values
+    for j, vector in enumerate(model.prototypes.vectors):
+        own = [values[i, j % 2, :, 0, 0] for i in range(5) if labels[i] == j // 2]
+        torch.testing.assert_close(vector, torch.stack(own).sum(0))

@@ -138,14 +138,14 @@ class PartsModel(SystemSection):
     system: Literal["parts"] = "parts"
     backbone: BackboneConfig = Field(default_factory=lambda: BackboneConfig(stages=[-2, -1], fuse=False))
     heads: int = Field(10, ge=1, description="N: heads, and so prototypes per class.")
-    head_dim: int = Field(32, ge=1, description="D1: width of what a head is embedded in, and of its prototypes.")
+    head_dim: int = Field(64, ge=1, description="D1: width of what a head is embedded in, and of its prototypes.")
     evidence: Literal["crop", "map"] = Field(
         "crop",
         description="What a head sees: a crop of its own, and no other pixel, or features pooled under its map, whose "
         "cells have seen the whole image.",
     )
     crop_size: int = Field(96, ge=32, description="Side, in pixels, that a crop is brought to.")
-    crop_side: float = Field(0.6, gt=0, le=2, description="Side of a crop, as a share of √(area of the object).")
+    crop_side: float = Field(0.75, gt=0, le=2, description="Side of a crop, as a share of √(area of the object).")
     head_dropout: float = Field(
         0.5, ge=0, lt=1, description="Probability that a head has no say in a step, so that every head knows the class."
     )

@@ -120,6 +120,11 @@ class ProjectStage(Section):
     """Each prototype becomes the nearest training patch of its class."""
 
     stage: Literal["project"] = "project"
+    nearest_to: Literal["prototype", "class_mean"] = Field(
+        "prototype",
+        description="What a patch has to be near: the prototype as it is, or (parts) the mean of what its head sees in "
+        "the images of the class, so that prototypes can start as training crops.",
+    )
     foreground_share: float | None = Field(
         0.5, ge=0, lt=1, description="τ_FG: only patches with a larger foreground share; null: any patch."
     )

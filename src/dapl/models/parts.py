@@ -208,10 +208,10 @@ class Parts(PrototypeModel):
         backbone: Backbone,
         classes: int,
         heads: int = 10,
-        head_dim: int = 32,
+        head_dim: int = 64,
         evidence: Evidence = "crop",
         crop_size: int = 96,
-        crop_side: float = 0.6,
+        crop_side: float = 0.75,
         head_dropout: float = 0.5,
     ) -> None:
         super().__init__()

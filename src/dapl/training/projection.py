@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dapl.batches.sources import Batch, features_of, grid_masks
+from dapl.common.errors import DaplError
 from dapl.data.sample import Dataset
 from dapl.metrics.functional.background import share_beside
 from dapl.models.contract import Embedding, PrototypeModel, square_pixels
@@ -85,6 +86,28 @@ def project(
     maps = maps if where is None else maps * where
     grounded = found & (best.rank >= 1)
     return Projection(best.image, best.location, best.distance, best.share, grounded, maps, best.embedding.squares)
+
+
+@torch.no_grad()
+def set_to_class_means(model: PrototypeModel, batches: Iterable[Batch], processes: Processes) -> None:
+    """Make each prototype the mean of what its head sees in the images of its class; for heads that see one region."""
+    model.eval()
+    vectors = model.prototypes.vectors
+    sums = torch.zeros_like(vectors)
+    for batch in batches:
+        batch = batch.to(processes.device)
+        with processes.autocast():
+            embedding = model.embed(features_of(model, batch)).float()
+        if embedding.where is None:
+            raise DaplError(
+                "schedule: project to the class_mean is for parts, whose heads see one region per image; "
+                "leave out nearest_to."
+            )
+        named, counts = model.prototypes_of(batch.labels)
+        rows = torch.arange(len(named), device=named.device).unsqueeze(1)
+        seen = embedding.values[rows, model.prototypes.group_of[named], :, 0, 0]
+        sums.index_add_(0, named[counts], seen[counts])
+    vectors.copy_(processes.sum(sums))
 
 
 def _consider(

@@ -43,7 +43,7 @@ from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
 from dapl.training.locate import LocateObjective
 from dapl.training.objective import Objective
-from dapl.training.projection import project, record_projection
+from dapl.training.projection import project, record_projection, set_to_class_means
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
 from dapl.training.stages import FitEpoch, Terms, last_layer, make_optimizer, not_finite
 from dapl.training.state import RunState, judge
@@ -171,6 +171,8 @@ class Trainer(RunState):
         return judge(sum_rows(logits, self.processes), source.labels)
 
     def _project(self, stage: ProjectStage) -> dict[str, Any]:
+        if stage.nearest_to == "class_mean":
+            set_to_class_means(self.model, self._batches("train", "means of the classes"), self.processes)
         batches = self._batches("train", "projection")
         found = project(self.model, batches, stage.foreground_share, self.processes)
         size = self.config.data.image_size
