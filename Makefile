@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[weights,tensorboard,sweep,faces,coco,attribution,serve,export,docs,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[weights,tflite,tensorboard,sweep,faces,coco,attribution,serve,export,docs,test]'
 	@touch $@
 
 demo: $(STAMP)
