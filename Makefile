@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
 
-.PHONY: demo test test-fast lint docs results notebook wheel bench install system clean
+.PHONY: demo test pytest test-fast lint docs results notebook wheel bench install system clean
 
 install: $(STAMP)
 
@@ -35,7 +35,11 @@ system: $(STAMP)
 			|| echo "could not install $$missing: the tests that need it are skipped"; \
 	else echo "not root: install $$missing to run all tests; those that need it are skipped"; fi
 
-test: lint system
+# The checks of `make lint` run beside the tests: mypy has one process, and would leave the other core idle for a minute.
+test: $(STAMP) system
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest:
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: system

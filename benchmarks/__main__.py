@@ -5,13 +5,10 @@ from itertools import chain
 from pathlib import Path
 
 from benchmarks import evaluation, explanations, report, startup, training
-from benchmarks.timing import HEADER
+from benchmarks.timing import show
 from dapl.common.files import write_json
 from dapl.runs.provenance import provenance
 
-print(HEADER)
-ratios = []
-for ratio in chain(training.ratios(), evaluation.ratios(), explanations.ratios(), report.ratios(), startup.ratios()):
-    print(ratio.row(), flush=True)
-    ratios.append(asdict(ratio))
+modules = (training, evaluation, explanations, report, startup)
+ratios = [asdict(ratio) for ratio in show(chain.from_iterable(module.ratios() for module in modules))]
 write_json(Path("build/benchmarks.json"), {**provenance([]), "command": "make bench", "ratios": ratios})

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from benchmarks.timing import HEADER, Ratio, seconds
+from benchmarks.timing import Ratio, seconds, show
 from dapl.batches.run_data import RunData
 from dapl.batches.sources import in_order, run_model
 from dapl.common.progress import Reporter
@@ -100,9 +100,4 @@ def _summary(model: PrototypeModel, run_data: RunData) -> Ratio:
 
 
 if __name__ == "__main__":
-    print(HEADER)
-    found = []
-    for found_ratio in ratios():
-        found.append(found_ratio)
-        print(found_ratio.row(), flush=True)
-    sys.exit(found[0].value > LIMIT)
+    sys.exit(show(ratios())[0].value > LIMIT)

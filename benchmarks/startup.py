@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.timing import HEADER, Ratio
+from benchmarks.timing import Ratio, show
 from dapl.config import Config, load_config
 from dapl.data.build import build_splits
 from dapl.training.trainer import train
@@ -79,6 +79,4 @@ def ratios(turns: int = 3) -> Iterator[Ratio]:
 
 
 if __name__ == "__main__":
-    print(HEADER)
-    for found in ratios():
-        print(found.row(), flush=True)
+    show(ratios())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -23,7 +23,14 @@ class Ratio:
         return f"| {self.what} | {self.beside} | {self.value:.3g} | {low:.3g} … {high:.3g} | {self.goal} |"
 
 
-HEADER = "| what | beside | ratio (median) | range | goal |\n|---|---|---|---|---|"
+def show(ratios: Iterable[Ratio]) -> list[Ratio]:
+    """Print the table, each row as soon as it is measured."""
+    print("| what | beside | ratio (median) | range | goal |\n|---|---|---|---|---|")
+    found = []
+    for each in ratios:
+        print(each.row(), flush=True)
+        found.append(each)
+    return found
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -20,7 +20,7 @@ class LoadedRun:
     """A finished run in memory.
 
     >>> load_run("runs/birds")                            # doctest: +SKIP
-    LoadedRun('runs/birds', Dapl: 10 classes, 100 prototypes, 98 kept)
+    LoadedRun('runs/birds', Dapl: 10 classes, 100 prototypes, 2 of them removed)
     """
 
     run: Run
