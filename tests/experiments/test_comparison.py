@@ -125,7 +125,13 @@ def test_every_format_says_the_same(compared: Path) -> None:
     with (out / "compare.csv").open() as file:
         table = {row["name"]: row for row in csv.DictReader(file)}
     markdown = (out / "compare.md").read_text()
-    assert list(table) == list(rows) == ["share", "net", "ours", "box"]
+    chance = json.loads((out / "compare.json").read_text())["chance"]
+    assert list(rows) == ["share", "net", "ours", "box"]
+    assert list(table) == [*rows, *(f"chance: {name}" for name in chance["rows"])]
+    for name, numbers in chance["rows"].items():
+        assert float(table[f"chance: {name}"]["coverage"]) == numbers["coverage"]
+        assert f"| chance: {name} | – |" in markdown
+    assert chance["prototypes"] == 3  # of net and ours; share has fewer, box none
     for name, row in rows.items():
         assert float(table[name]["accuracy"]) == pytest.approx(row["accuracy"]["mean"])
         accuracy = row["accuracy"]

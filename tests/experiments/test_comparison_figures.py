@@ -85,7 +85,8 @@ def test_the_frontier_is_drawn_without_a_warning(tmp_path: Path) -> None:
         {"name": name, "system": system, **{key: mean_and_deviation([level]) for key in TITLES}}
         for name, system, level in (("box", "blackbox", 0.9), ("ours", "dapl", 0.8))
     ]
-    assert draw_frontier(rows, tmp_path / "frontier.png") is not None
+    chance = {"name": "chance: smooth noise in the mask", "system": "chance", "coverage": 0.97, "diversity": 0.74}
+    assert draw_frontier([*rows, chance], tmp_path / "frontier.png") is not None
     assert draw_frontier(rows[:1], tmp_path / "one.png") is None
 
 

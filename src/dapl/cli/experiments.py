@@ -22,13 +22,24 @@ _GO_ON = "; the same command goes on: finished points are kept, the one that ran
     ("--tau SHARE", 0.2, "share of a part that a region must cover"),
     ("--class NAME", str, "class of the image that the systems are shown on (default: the first)"),
     ("--image/--picture N", 0, "which of the test images of that class"),
+    ("--no-chance", False, "leave out the rows of trivial maps: noise, random discs, a grid, an oracle"),
     fields=(),
     when_interrupted="; the same command goes on where it stood",
 )
 def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.common.tables import print_table
     from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
-    from dapl.experiments.comparison import against_black_box, notices, plan, rows_of, shown_columns, train_all, write
+    from dapl.experiments.comparison import (
+        against_black_box,
+        chance_on,
+        chance_rows,
+        notices,
+        plan,
+        rows_of,
+        shown_columns,
+        train_all,
+        write,
+    )
     from dapl.metrics.registry import chosen
 
     one_of("split", arguments.split, SPLITS)
@@ -42,12 +53,13 @@ def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     train_all(systems)
     rows = rows_of(systems, arguments.split, arguments.metrics, protocol)
     columns = shown_columns(rows, arguments.metrics)
-    files = write(arguments.out, rows, columns, systems, arguments.split, protocol, arguments.words)
+    chance = None if arguments.no_chance else chance_on(systems, arguments.split, protocol)
+    files = write(arguments.out, rows, columns, systems, arguments.split, protocol, arguments.words, chance)
     drawn = [
-        draw_frontier(rows, arguments.out / "frontier.png"),
+        draw_frontier([*rows, *chance_rows(chance)], arguments.out / "frontier.png"),
         draw_side_by_side(systems, arguments.out / "prototypes.png", *shown),
     ]
-    print_table(rows, columns)
+    print_table([*rows, *chance_rows(chance)], columns)
     for line in (*against_black_box(rows), *notices(systems)):
         print(line)
     print(f"\ntable        {', '.join(map(str, files))}")

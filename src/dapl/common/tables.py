@@ -123,11 +123,21 @@ def print_table(
 
 
 def write_tables(
-    folder: Path, stem: str, rows: Sequence[Row], columns: Sequence[Column], facts: Mapping[str, Any], text: str = ""
+    folder: Path,
+    stem: str,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    facts: Mapping[str, Any],
+    text: str = "",
+    below: Sequence[Row] = (),
 ) -> list[Path]:
-    """<stem>.csv, <stem>.json (``facts`` and ``rows``) and <stem>.md (``text`` stands above the table)."""
+    """<stem>.csv, <stem>.json (``facts`` and ``rows``) and <stem>.md (``text`` stands above the table).
+
+    Rows that stand ``below`` the others are not in JSON, where ``facts`` may have them in another form.
+    """
     files = [folder / f"{stem}.{ending}" for ending in ("csv", "json", "md")]
-    write_text(files[0], csv_text(rows, columns))
+    shown = [*rows, *below]
+    write_text(files[0], csv_text(shown, columns))
     write_json(files[1], {**facts, "rows": [plain(row) for row in rows]})
-    write_text(files[2], f"{text}\n\n{markdown(rows, columns)}" if text else markdown(rows, columns))
+    write_text(files[2], f"{text}\n\n{markdown(shown, columns)}" if text else markdown(shown, columns))
     return files

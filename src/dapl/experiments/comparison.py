@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -22,6 +23,12 @@ from dapl.metrics.registry import NUMBERS, chosen, given_by
 from dapl.models.weight_sources import notice
 from dapl.runs.provenance import provenance
 from dapl.runs.run import Run, open_run
+
+if TYPE_CHECKING:
+    from dapl.evaluation.chance_rows import Chance
+
+CHANCE = "chance"
+"""The system of rows that no model made."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,36 @@ def rows_of(
     return rows
 
 
+def chance_on(systems: Sequence[ComparedSystem], split: str, protocol: EvaluationProtocol, say=print) -> Chance | None:
+    """What trivial maps get on the images of the comparison; None where no system has prototypes.
+
+    There are as many maps per class as the systems have prototypes on the whole (the median).
+    """
+    from dapl.evaluation.chance import chance
+
+    counts = []
+    for system in systems:
+        run = Run.open(system.runs[0].folder)
+        kept = [record for record in run.read_prototypes() if record["kept"]]
+        if kept:
+            counts.append(round(sum(len(record["classes"]) for record in kept) / len(run.class_names())))
+    if not counts:
+        return None
+    say(f"measuring chance on {split}")
+    return chance(systems[0].config, protocol, split, max(1, median_low(counts)), quiet=True)  # type: ignore[arg-type]
+
+
+def chance_rows(found: Chance | None) -> list[Row]:
+    """The rows below the systems; they have the numbers that no model is needed for.
+
+    >>> from dapl.evaluation.chance_rows import Chance
+    >>> chance_rows(Chance(10, {"constant maps": {"coverage": 0.0}}))
+    [{'name': 'chance: constant maps', 'system': 'chance', 'coverage': 0.0}]
+    """
+    rows = {} if found is None else found.rows
+    return [{"name": f"{CHANCE}: {name}", "system": CHANCE, **numbers} for name, numbers in rows.items()]
+
+
 def minutes_of(run: Run) -> float:
     """How long training took, by the log; a resumed run counts what its stages say."""
     return sum(line["seconds"] for line in run.logged() if line["event"] == "stage") / 60
@@ -211,8 +248,12 @@ def write(
     split: str,
     protocol: EvaluationProtocol,
     words: Sequence[str] = (),
+    chance: Chance | None = None,
 ) -> list[Path]:
-    """compare.csv, compare.json and compare.md in the folder ``out``; ``words``: the arguments of the command."""
+    """compare.csv, compare.json and compare.md in the folder ``out``; ``words``: the arguments of the command.
+
+    In the tables the rows of ``chance`` stand below the systems; JSON has them under a key of their own.
+    """
     facts: dict[str, Any] = {
         **provenance(words),
         "split": split,
@@ -224,7 +265,11 @@ def write(
         "configs": {system.name: portable_config(system.config) for system in systems},
         "runs": [run_facts(system.name, planned, split, protocol) for system in systems for planned in system.runs],
     }
-    return write_tables(out, "compare", rows, columns, facts, protocol_text(systems, split, protocol))
+    text = protocol_text(systems, split, protocol)
+    if chance is not None:
+        facts["chance"] = chance.to_json()
+        text += f"\n\nBelow the systems: what trivial maps get, {chance.prototypes} per class and without any model."
+    return write_tables(out, "compare", rows, columns, facts, text, below=chance_rows(chance))
 
 
 _OF_ONE_MACHINE: dict[str, Any] = {

@@ -26,7 +26,7 @@ from dapl.common.tables import Row
 from dapl.data.build import build_splits
 from dapl.data.sample import Sample, class_index
 from dapl.data.transforms import fit
-from dapl.experiments.comparison import ComparedSystem
+from dapl.experiments.comparison import CHANCE, ComparedSystem
 from dapl.explain.parts import ImageFacts, facts_of, foreground_shares, name_parts
 from dapl.metrics.functional.regions import model_regions
 from dapl.runs.loading import load_run
@@ -40,7 +40,7 @@ SIDES: tuple[Side, ...] = ((1, 1), (1, -1), (1, 3), (-1, 1), (-1, -1), (1, -3))
 
 
 def draw_frontier(rows: Sequence[Row], file: Path) -> Path | None:
-    """Three panels; None where fewer than two rows have all three numbers."""
+    """Three panels; None where fewer than two rows have all three numbers. Chance has lines, or hollow points."""
     shown = [row for row in rows if all(row.get(name) is not None for name in TITLES)]
     if len(shown) < 2:
         return None
@@ -58,12 +58,32 @@ def draw_frontier(rows: Sequence[Row], file: Path) -> Path | None:
         if base is not None and x == "accuracy":
             axes.axvline(base["accuracy"].mean, color="#222222", lw=0.8, ls=":")
             axes.text(base["accuracy"].mean, axes.get_ylim()[0], " black box", fontsize=8, va="bottom")
+        _show_chance(axes, rows, x, y)
         axes.set(xlabel=TITLES[x], ylabel=TITLES[y])
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(0.18)
-    figure.suptitle("Blue: no other system is better on both axes", fontsize=10)
+    hollow = "; hollow and dotted: trivial maps, no model" if any(row["system"] == CHANCE for row in rows) else ""
+    figure.suptitle(f"Blue: no other system is better on both axes{hollow}", fontsize=10)
     set_apart(figure)
     return save_figure(figure, file)
+
+
+LINES = ("smooth noise in the mask", "random discs in the image")
+"""Rows of chance that have a line where the other axis is accuracy, of which they have none."""
+
+
+def _show_chance(axes, rows: Sequence[Row], x: str, y: str) -> None:
+    for row in rows:
+        if row["system"] != CHANCE or row.get(y) is None:
+            continue
+        name = row["name"].removeprefix(f"{CHANCE}: ")
+        if row.get(x) is not None:
+            axes.plot(row[x], row[y], "o", mfc="none", color="#b5651d", markersize=5)
+            axes.annotate(name, (row[x], row[y]), (5, 5), textcoords="offset points", fontsize=7, color="#b5651d")
+        elif name in LINES:
+            axes.axhline(row[y], color="#b5651d", lw=0.8, ls=":")
+            place = axes.get_yaxis_transform()  # x as a share of the panel
+            axes.text(0.02, row[y], name, transform=place, fontsize=7, color="#b5651d", va="bottom")
 
 
 def new_figure(width: float, height: float) -> Figure:
