@@ -115,6 +115,8 @@ class Evidence(Reason):
     attention: Tensor | None
     """H×W, sums to 1: from where that patch took its values; None for systems without attention."""
     record: PrototypeRecord | None
+    cropped: bool = False
+    """Whether the box is all that the head saw of the image."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without what follows from others."""
@@ -206,6 +208,16 @@ class Explanation:
         """The training patch of a prototype with some of what is beside it; None where it is not at hand."""
         patch = None if row.record is None else self.patches.patch(row.record)
         return None if patch is None else patch.close_up()
+
+    def crop(self, row: Evidence) -> Patch | None:
+        """The training crop that a prototype is, and no pixel more; None where it is not at hand."""
+        patch = None if row.record is None else self.patches.patch(row.record)
+        return None if patch is None else patch.cut()
+
+    @property
+    def with_crops(self) -> bool:
+        """Whether the heads saw crops, and nothing else of the image."""
+        return any(row.cropped for evidence in self.classes for row in evidence.rows)
 
     def role(self, evidence: ClassEvidence) -> str:
         """Why a class is explained."""
@@ -371,7 +383,8 @@ def _common_fields(
     locations = done.output.locations[row : row + 1].gather(1, named)
     attention = model.evidence_maps(rows_of(done.features, slice(row, row + 1)), named, locations)
     maps = model.maps(done.output.embedding[row : row + 1].float(), named)[0]
-    found = locate(model, maps, side, facts, squares_of(model, done.output.embedding, row, named[0]))
+    squares = squares_of(model, done.output.embedding, row, named[0])
+    found = locate(model, maps, side, facts, squares)
     scores, heads = done.output.scores[row].double().cpu(), prototypes.group_of.tolist()
     height, width = maps.shape[-2:]
     common = {}
@@ -397,6 +410,7 @@ def _common_fields(
             "heat": found.heat[m],
             "attention": None if attention is None else attention[0, m].cpu(),
             "record": record,
+            "cropped": squares is not None and found.boxes[m] is not None,
         }
     return common
 

@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dapl.explain.draw import ATTENTION, blended, fitting_text, percentage, signed, to_pil
 from dapl.explain.evidence import Box, ClassEvidence, Evidence, Explanation
+from dapl.explain.patches import Patch
 
 SCALE = 2
 """Pixels of the figure for one unit of its layout."""
@@ -18,7 +19,7 @@ _BOX = "#ffe14d"
 
 
 def draw_figure(explanation: Explanation) -> Image.Image:
-    tiles = 3 if explanation.with_attention else 2
+    tiles = 3 if explanation.with_attention or explanation.with_crops else 2
     column = tiles * (_TILE + _GAP) + _TEXT
     rows = max(len(evidence.rows) for evidence in explanation.classes)
     width = 2 * _MARGIN + len(explanation.classes) * (column + 2 * _MARGIN) - 2 * _MARGIN
@@ -104,8 +105,10 @@ def _draw_class(
 ) -> None:
     canvas.text(left, top, evidence.name, 15, bold=True, room=width)
     canvas.text(left, top + 20, f"{percentage(evidence.probability)}, logit {signed(evidence.logit)}", 11, _QUIET)
-    attention = ["… with values from …"] if tiles == 3 else []
-    heads = ["this region …", *attention, "… looks like this patch", "similarity × weight = contribution"]
+    heads = ["this region …", *["… with values from …"] * explanation.with_attention, "… looks like this patch"]
+    if explanation.with_crops:
+        heads = ["here the head sees …", "… this crop, which …", "… looks like that crop"]
+    heads.append("similarity × weight = contribution")
     for number, text in enumerate(heads):
         canvas.text(left + number * (_TILE + _GAP), top + 42, text, 9, _QUIET, room=_TEXT if number == tiles else _TILE)
     for number, row in enumerate(evidence.rows):
@@ -122,12 +125,16 @@ def _draw_class(
 
 
 def _draw_row(canvas: _Canvas, explanation: Explanation, row: Evidence, left: int, top: int, tiles: int) -> None:
-    canvas.tile(left, top, blended(explanation.image, row.heat), row.box)
+    if row.cropped:
+        canvas.tile(left, top, to_pil(explanation.image), row.box)
+        canvas.tile(left + _TILE + _GAP, top, to_pil(Patch(explanation.image, row.box).cut().image))
+    else:
+        canvas.tile(left, top, blended(explanation.image, row.heat), row.box)
     if tiles == 3 and row.attention is not None:
         canvas.tile(left + _TILE + _GAP, top, blended(explanation.image, row.attention, ATTENTION))
         x, y = (place * _TILE / explanation.image.shape[-1] for place in row.place)
         canvas.ring(left + _TILE + _GAP + x, top + y)
-    patch = explanation.close_up(row)
+    patch = explanation.crop(row) if row.cropped else explanation.close_up(row)
     x = left + (tiles - 1) * (_TILE + _GAP)
     if patch is None:
         canvas.text(x + 24, top + _TILE / 2 - 6, "no image", 11, _QUIET)

@@ -47,6 +47,13 @@ class Patch:
     whole: bool = False
     """Whether the image is all that the model saw, so that a close-up shows more."""
 
+    def cut(self) -> Patch:
+        """The box alone."""
+        if self.box is None:
+            return self
+        left, top, right, bottom = self.box
+        return Patch(self.image[:, top:bottom, left:right], None)
+
     def close_up(self) -> Patch:
         """A square around the box with some of what is beside it, and the box in that."""
         if self.box is None or not self.whole:
