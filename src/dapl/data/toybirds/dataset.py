@@ -9,6 +9,7 @@ import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ class ToyBirds:
         _check(classes, images_per_class, (self.height, self.width), seed, background_cue, split)
         self.images_per_class, self.seed = images_per_class, seed
         self.background_cue, self.split = background_cue, split
+        self._last: tuple[tuple[int, ...], Painting] | None = None
         self.species = species_of(seed, classes)
         self.classes: Sequence[str] = [species.name for species in self.species]
         self.parts: Sequence[str] = list(PARTS)
@@ -134,13 +136,21 @@ class ToyBirds:
         return self.seed, _STREAMS[self.split], label, number
 
     def _painting(self, index: int) -> Painting:
+        """The last one is kept: who draws an image without something mostly draws it more than once."""
         position = self._position(index)
+        if self._last is not None and self._last[0] == position:
+            return self._last[1]
         children = np.random.SeedSequence(position).spawn(3)
         cue_rng, scenery_rng, bird_rng = map(np.random.default_rng, children)
         label = position[2]
         betrayed = cue_rng.random() < self.background_cue
         scene = scene_of_class(label) if betrayed else random_scene(cue_rng)
-        return Painting(self.species[label], scene, scenery_rng, bird_rng, self.height, self.width)
+        painting = Painting(self.species[label], scene, scenery_rng, bird_rng, self.height, self.width)
+        self._last = position, painting
+        return painting
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_last": None}  # it can be painted anew wherever this goes
 
     def _sample(self, index: int, drawing: Drawing) -> Sample:
         return _sample(drawing.image, drawing.parts, self.labels[index], self.names[index])

@@ -196,6 +196,7 @@ class Painting:
         slant = float(bird_rng.uniform(-0.5, 0.5))
         streaks = _streaks(self._usual.parts[::2, ::2].shape, self._usual.scale / 2, bird_rng)
         self._light = partial(_light, scale=self._usual.scale, slant=slant, streaks=streaks)
+        self._usual_light = self._light(self._usual.parts)
         self._film = _Film.random(bird_rng, height, width)
 
     def draw(self, change: Change | None = None) -> Drawing:
@@ -203,8 +204,8 @@ class Painting:
         stays that of the unchanged image. Only the shadow of the bird on the things beside it follows the change, or it
         would tell of what is gone.
         """
-        usual = painted = self._usual
-        light = self._light(usual.parts)
+        usual, light = self._usual, self._usual_light
+        painted = usual
         if change is not None:
             painted = self._changed(change)
             follows = painted.canvas.differs(usual.canvas) | ~painted.canvas.shows(NUMBER.values())
