@@ -40,7 +40,7 @@ def places(region: Tensor) -> list[Tensor]:
     return found
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None)
 @given(st.integers(0, 2**31))
 def test_a_matched_region_is_one_of_the_places_that_the_definition_allows(seed: int) -> None:
     region, bird = rectangles(seed)
@@ -106,7 +106,7 @@ def slow_blob(region: Tensor, bird: Tensor, centre: tuple[int, int]) -> Tensor:
     return blob
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None)
 @given(st.integers(0, 2**31))
 def test_a_blob_is_the_nearest_pixels_of_the_object_around_one_of_its_pixels(seed: int) -> None:
     region, bird = rectangles(seed)

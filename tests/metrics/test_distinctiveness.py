@@ -26,7 +26,7 @@ def slow_distinctiveness(points: Tensor, side: int, kept: Tensor) -> float:
     return 1 - sum(ious) / len(ious) if ious else math.nan
 
 
-@settings(max_examples=80, derandomize=True, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None)
 @given(st.integers(0, 2**31))
 def test_distinctiveness_equals_the_loops(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
@@ -59,7 +59,7 @@ def slow_comprehensiveness(maps: Tensor, mask: Tensor, threshold: float, kept: T
     return both / either if either else math.nan
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None)
 @given(st.integers(0, 2**31))
 def test_comprehensiveness_equals_the_loops(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)

@@ -27,6 +27,9 @@ _RUN: Row = ("run RUN", Path, "run directory")
     SPLIT,
     ("--metrics LIST", str, "only these, e.g. coverage,diversity; all: also those with passes of their own"),
     *PROTOCOL,
+    ("--attack-epsilon X", 0.4, "of spatial misalignment: largest change of a pixel, in standard deviations"),
+    ("--attack-steps N", 10, "of spatial misalignment: steps of gradient descent"),
+    ("--attack-images N", 200, "of spatial misalignment: how many images are attacked"),
     ("--control NAME", "auto", "of faithfulness: object (matched), blob (inside the object) or anywhere"),
     ("--no-chance", False, "do not measure what trivial maps get on the same images"),
     fields=_FIELDS,
@@ -36,7 +39,9 @@ def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.metrics.registry import chosen
     from dapl.runs.run import open_run
 
-    protocol = EvaluationProtocol(**protocol_options(arguments), control=arguments.control)
+    own = ("control", "attack_epsilon", "attack_steps", "attack_images")
+    options = protocol_options(arguments) | {name: getattr(arguments, name) for name in own}
+    protocol = EvaluationProtocol(**options)
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
     run, config = open_run(arguments.run, overrides)

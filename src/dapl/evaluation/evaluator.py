@@ -163,6 +163,7 @@ def _locality(loaded: LoadedRun, protocol: EvaluationProtocol, masks: bool, name
     facts: dict[str, Any] = {}
     if "faithfulness" in names:
         facts["control"] = control_of(protocol, masks)
+    if names & {"faithfulness", "spatial_misalignment"}:
         with suppress(DaplError):  # a backbone whose fields cannot be found has none that could be said
             facts["field_share"] = loaded.model.field_share(loaded.config.data.image_size)
     return facts

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dapl.evaluation.misalignment import COLUMNS, misalignment
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.statistics import (
     AnyStatistic,
@@ -306,6 +307,10 @@ def _faithfulness(m: Measurements) -> list[AnyStatistic]:
     return [Statistic(columns, finish)]
 
 
+def _misalignment(m: Measurements) -> list[AnyStatistic]:
+    return [mean(**{name: m.images[name] for name in COLUMNS})]
+
+
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(lambda m: [mean(accuracy=m.images["right"])], _answers),
     "balanced_accuracy": Measure(_balanced_accuracy, _answers),
@@ -326,6 +331,7 @@ MEASURES: dict[str, Measure] = {
     "consistency": Measure(_consistency, _corresponding),
     "stability": Measure(_stability, _stable),
     "purity": Measure(lambda m: [mean(purity=m.once["purity"])]),
+    "spatial_misalignment": Measure(_misalignment, misalignment),
     "faithfulness": Measure(_faithfulness, lambda view: view.similarity_losses),
     "sparsity": Measure(
         lambda m: [mean(explanation_size=m.images["explanation_size"])],

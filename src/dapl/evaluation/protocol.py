@@ -48,6 +48,13 @@ class EvaluationProtocol:
     """What a region is compared with in faithfulness. ``object``: the same shape elsewhere in the image, with an equal
     share of the object; ``blob``: a blob of equal area inside the object; ``anywhere``: the region rolled to any place.
     ``auto`` is object where the data has masks, else anywhere."""
+    attack_epsilon: float = 0.4
+    """Spatial misalignment: the largest change of a pixel, in standard deviations of its channel as the backbone
+    normalises it (0.4 is about 23 of 255)."""
+    attack_steps: int = 10
+    """Steps of projected gradient descent."""
+    attack_images: int = 200
+    """How many images are attacked, evenly over the split; one prototype each."""
     ece_bins: int = 15
     """Equal bins of confidence for the expected calibration error."""
     resamples: int = 1000
@@ -64,7 +71,9 @@ class EvaluationProtocol:
         one_of("control", self.control, CONTROLS)
         if self.radius is not None and not (0 < self.radius < math.inf):
             raise DaplError(f"radius must be above 0, but is {self.radius:g}.")
-        for name in ("ece_bins", "resamples"):
+        if not (0 < self.attack_epsilon < math.inf):
+            raise DaplError(f"attack_epsilon must be above 0, but is {self.attack_epsilon:g}.")
+        for name in ("attack_steps", "attack_images", "ece_bins", "resamples"):
             if getattr(self, name) < 1:
                 raise DaplError(f"{name} must be 1 or more, but is {getattr(self, name)}.")
         if self.seed < 0:

@@ -158,8 +158,15 @@ def _protocol_lines(result: Evaluation) -> list[str]:
     )
     if "purity" in result.numbers:
         lines.append("that of purity from resamples of the prototypes")
-    if "faithfulness" in result.numbers:
-        lines += _locality_lines(p)
+    if "control" in p and "faithfulness" in result.numbers:
+        lines.append(f"faithfulness against the control {p['control']}: {_CONTROLS[p['control']]}")
+    if p.get("field_share") is not None:
+        lines.append(_field_text(p["field_share"]))
+    if "spatial_misalignment" in result.numbers:
+        lines.append(
+            f"spatial misalignment: {min(p['attack_images'], p['images'])} images, one prototype each, pixels outside "
+            f"its box changed by at most {p['attack_epsilon']:g} standard deviations in {p['attack_steps']} steps"
+        )
     measured = [metric for metric in METRICS if metric.name in result.numbers]
     return lines + [f"{metric.name} took {metric.cost}" for metric in measured if metric.cost]
 
@@ -171,18 +178,14 @@ _CONTROLS = {
 }
 
 
-def _locality_lines(protocol: dict[str, Any]) -> list[str]:
-    lines = [f"faithfulness against the control {protocol['control']}: {_CONTROLS[protocol['control']]}"]
-    share = protocol.get("field_share")
-    if share is None:
-        return lines
-    if share > 0.995:
-        return [
-            *lines,
-            "a cell of this model sees the whole image: a region says where the similarity is high, not where it comes "
-            "from; read how much its own pixels carry",
-        ]
-    return [*lines, f"a cell of this model sees {share:.0%} of the image"]
+def _field_text(share: float) -> str:
+    """What a cell of the model sees of the image, where a number says something of regions."""
+    if share < 0.995:
+        return f"a cell of this model sees {share:.0%} of the image"
+    return (
+        "a cell of this model sees the whole image: a region says where the similarity is high, not where it comes "
+        "from; read how much its own pixels carry"
+    )
 
 
 def _part_text(protocol: dict[str, Any]) -> str:

@@ -171,7 +171,7 @@ class ModelView(BatchView):
     def corresponding_with_noise(self) -> Tensor | None:
         """bool B×M×K: `corresponding` of the same images with noise. One pass."""
         noise = [generator(self.protocol.seed, "noise", index) for index in self.indices.tolist()]
-        noisy = F.perturb(self._images, self.model.backbone.std.flatten(), noise)  # type: ignore[union-attr,operator]
+        noisy = F.perturb(self.pixels, self.model.backbone.std.flatten(), noise)  # type: ignore[union-attr,operator]
         with self.run_data.processes.autocast():
             embedding = self.model.embed(self.model.extractor(noisy)).float()
         near = self._parts_near(self.model.maps(embedding, self.named))
@@ -203,13 +203,13 @@ class ModelView(BatchView):
 
     def _scores_without(self, hidden: Tensor, prototype: Tensor) -> Tensor:
         """B×1: the scores of one prototype per image (long B×1) with a region (bool B×S×S) blurred out. One pass."""
-        images = F.blur_out(self._images, hidden, float(scaled(BLUR, self.size)))
+        images = F.blur_out(self.pixels, hidden, float(scaled(BLUR, self.size)))
         with self.run_data.processes.autocast():
             found = self.model(images).scores
         return found.float().gather(1, prototype)
 
     @cached_property
-    def _images(self) -> Tensor:
+    def pixels(self) -> Tensor:
         """uint8 B×3×S×S, where the batch may be one of features."""
         if self.batch.images is not None:
             return self.batch.images

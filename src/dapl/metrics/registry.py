@@ -194,6 +194,21 @@ METRICS = (
         function="faithfulness",
     ),
     Metric(
+        "spatial_misalignment",
+        (
+            MetricNumber(
+                "spatial_misalignment", "spatial misalignment (PLC)", "lower", class_name="SpatialMisalignment"
+            ),
+            MetricNumber("activation_change", "activation change (PAC)", "lower", (-inf, 1.0)),
+            MetricNumber("rank_change", "rank change (PRC)", "lower", _ANY),
+            MetricNumber("accuracy_change", "accuracy change (AC)", "lower", (-1.0, 1.0)),
+            MetricNumber("attacked_share", "share of pixels attacked", None),
+        ),
+        ("maps", "model"),
+        "some steps of gradient, each of them three passes over the images that were attacked",
+        function="spatial_misalignment",
+    ),
+    Metric(
         "sparsity",
         (
             MetricNumber("sparsity", "sparsity", "higher", _UP),

@@ -27,7 +27,7 @@ from dapl.metrics.classes.coverage import (
     PartRecall,
     Redundancy,
 )
-from dapl.metrics.classes.explanations import Comprehensiveness, Distinctiveness
+from dapl.metrics.classes.explanations import Comprehensiveness, Distinctiveness, SpatialMisalignment
 from dapl.metrics.classes.masks import (
     BackgroundBias,
     ObjectOverlap,

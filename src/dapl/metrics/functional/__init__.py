@@ -94,6 +94,16 @@ from dapl.metrics.functional.interventions import (
     sufficient_sets,
     target_sensitivity,
 )
+from dapl.metrics.functional.misalignment import (
+    Misalignment,
+    activation_change,
+    attack,
+    location_change,
+    misalignment_terms,
+    outside,
+    rank_change,
+    spatial_misalignment,
+)
 from dapl.metrics.functional.parts import part_masks
 from dapl.metrics.functional.purity import (
     merge_left_right,
