@@ -156,3 +156,9 @@ def test_the_place_of_a_crop_can_be_learned(images: Tensor) -> None:
     model.locator.requires_grad_(True)
     model(images).logits[:, 0].sum().backward()
     assert all(bool(query.weight.grad.abs().sum() > 0) for query in model.locator.queries)  # type: ignore[union-attr]
+
+
+def test_a_deep_cell_sees_all_and_a_crop_its_own_share() -> None:
+    assert make("map").field_share(SIDE) == 1.0
+    with pytest.raises(DaplError, match="depends on the image"):
+        make("crop").field_share(SIDE)

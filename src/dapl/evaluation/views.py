@@ -18,7 +18,7 @@ from dapl.evaluation.ground_truth import GroundTruth, control_of
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics import functional as F
 from dapl.metrics.functional.regions import model_regions
-from dapl.models.contract import Output, PrototypeModel
+from dapl.models.contract import Output, PrototypeModel, square_pixels
 
 PUBLISHED_SIZE = 224
 """Side of the images that published lengths in pixels (box, patch, blur) are meant for; others scale with them."""
@@ -95,6 +95,19 @@ class BatchView:
         """B×M, NaN where there is none: the share of the regions that lies on background."""
         masks = self.truth.masks
         return None if masks is None else F.region_background_share(self.regions, masks.bool(), self.kept)
+
+    @cached_property
+    def _evidence(self) -> Tensor:
+        """bool B×M×S×S: the pixels that an explanation shows, the region or the square that the head saw alone."""
+        squares = self.output.embedding.squares
+        if squares is None:
+            return self.regions
+        rows = torch.arange(len(squares), device=squares.device).unsqueeze(1)
+        boxes = square_pixels(squares[rows, self.model.prototypes.group_of[self.named]], self.size)
+        place = torch.arange(self.size, device=boxes.device)
+        left, top, right, bottom = (edge.unsqueeze(-1) for edge in boxes.unbind(-1))
+        across, down = (place >= left) & (place < right), (place >= top) & (place < bottom)
+        return down.unsqueeze(-1) & across.unsqueeze(-2)
 
     @cached_property
     def drawn_maps(self) -> tuple[Tensor, int | None]:
@@ -184,7 +197,8 @@ class ModelView(BatchView):
         weights = self.model.class_weights()[self.named, self.labels.unsqueeze(1)]
         own_terms = (self.output.scores.gather(1, self.named) * weights).where(self.kept, -torch.inf)
         most = own_terms.argmax(1, keepdim=True)
-        region = self.regions.gather(1, most[..., None, None].expand(-1, 1, *self.regions.shape[-2:])).squeeze(1)
+        rows = torch.arange(len(most), device=most.device)
+        region = self._evidence[rows, most.squeeze(1)]
         prototype = self.named.gather(1, most)
         control, matched = self._controls(region)
         before = self.output.scores.float().gather(1, prototype)

@@ -263,6 +263,12 @@ class Parts(PrototypeModel):
         weights = (self.classifier.weight.flatten() * self.prototypes.kept).unsqueeze(1)
         return weights * self.prototypes.membership
 
+    def field_share(self, image_size: int) -> float:
+        """1 for maps, as deep cells see the whole image; a head that sees a crop sees another share of every image."""
+        if self.looker.evidence == "crop":
+            raise DaplError("what a head of parts sees is its crop, whose share of the image depends on the image.")
+        return 1.0
+
     def point_at(self, seen: Tensor, found: Tensor) -> None:
         self.sources.copy_(torch.where(found.unsqueeze(1), seen, self.sources))
 
