@@ -97,19 +97,6 @@ class BatchView:
         return None if masks is None else F.region_background_share(self.regions, masks.bool(), self.kept)
 
     @cached_property
-    def _evidence(self) -> Tensor:
-        """bool B×M×S×S: the pixels that an explanation shows, the region or the square that the head saw alone."""
-        squares = self.output.embedding.squares
-        if squares is None:
-            return self.regions
-        rows = torch.arange(len(squares), device=squares.device).unsqueeze(1)
-        boxes = square_pixels(squares[rows, self.model.prototypes.group_of[self.named]], self.size)
-        place = torch.arange(self.size, device=boxes.device)
-        left, top, right, bottom = (edge.unsqueeze(-1) for edge in boxes.unbind(-1))
-        across, down = (place >= left) & (place < right), (place >= top) & (place < bottom)
-        return down.unsqueeze(-1) & across.unsqueeze(-2)
-
-    @cached_property
     def drawn_maps(self) -> tuple[Tensor, int | None]:
         """Maps as they are drawn on the image, and the size to which they still have to be brought."""
         return self.maps, self.size
@@ -174,6 +161,19 @@ class ModelView(BatchView):
         if type(self.model).to_pixels is PrototypeModel.to_pixels:
             return self.maps, self.size
         return self.model.to_pixels(self.maps, (self.size, self.size)), None
+
+    @cached_property
+    def _evidence(self) -> Tensor:
+        """bool B×M×S×S: the pixels that an explanation shows, the region or the square that the head saw alone."""
+        squares = self.output.embedding.squares
+        if squares is None:
+            return self.regions
+        rows = torch.arange(len(squares), device=squares.device).unsqueeze(1)
+        boxes = square_pixels(squares[rows, self.model.prototypes.group_of[self.named]], self.size)
+        place = torch.arange(self.size, device=boxes.device)
+        left, top, right, bottom = (edge.unsqueeze(-1) for edge in boxes.unbind(-1))
+        across, down = (place >= left) & (place < right), (place >= top) & (place < bottom)
+        return down.unsqueeze(-1) & across.unsqueeze(-2)
 
     @cached_property
     def contributions(self) -> Tensor:
