@@ -24,7 +24,9 @@ Row = tuple[str, Any, str]
 SPLIT: Row = ("--split NAME", "test", "test, validation or train")
 PROTOCOL: tuple[Row, ...] = (
     ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+    ("--region NAME", "percentile", "size of regions by percentile, by the object's area or by the map's mass"),
     ("--percentile P", 95.0, "percentile of its map that bounds a region"),
+    ("--region-share SHARE", float, "of the object's area or of the map's mass (default: 0.1 of object, 0.2 of mass)"),
     ("--part-mode MODE", "auto", "exact: part masks of the data; disc, clipped, voronoi, point: from keypoints"),
     ("--radius SHARE", float, "radius of the discs, a share of --radius-of (default: 0.12 of box, 0.08 of image)"),
     ("--radius-of WHAT", "box", "box: √(area of the object's box); image: its side"),

@@ -103,6 +103,7 @@ def audit(
         protocol=protocol,
         classes=dataset.classes,
         parts=dataset.parts if possible & {"coverage", "diversity"} else (),
+        part_names=dataset.parts,
         labels=images.labels,
         images=rows,
         scoped=rows,

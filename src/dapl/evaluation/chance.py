@@ -161,6 +161,7 @@ def _measure(truth: SplitGroundTruth, names: frozenset[str], prototypes: int) ->
             images=filled,
             scoped=filled,
             kept=torch.ones(len(dataset.classes), prototypes, dtype=torch.bool),
+            part_names=dataset.parts,
         )
         found[name] = {key: one.value for key, one in numbers(measured).items() if one.value == one.value}
         if "coverage" in names:

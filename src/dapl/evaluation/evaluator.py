@@ -149,6 +149,7 @@ def _measure(
         protocol=protocol,
         classes=loaded.classes,
         parts=dataset.parts if possible & {"coverage", "diversity"} else (),
+        part_names=dataset.parts,
         labels=torch.tensor(list(dataset.labels)),
         images=images,
         scoped=images if sources is None else sources,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dapl.common.seeds import generator
 from dapl.evaluation.misalignment import COLUMNS, misalignment
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.statistics import (
@@ -102,11 +103,13 @@ class Measurements:
     """bool C×M: which prototypes of each class count."""
     once: dict[str, Tensor] = field(default_factory=dict)
     """What was not measured image by image."""
+    part_names: Sequence[str] = ()
+    """Of all parts of the data, whatever was asked for."""
 
-    def assigned(self, tau: float | None = None) -> Tensor:
-        """bool n×M×K: which prototypes are on which parts."""
+    def assigned(self, tau: float | None = None, column: str = "overlap") -> Tensor:
+        """bool n×M×K: which prototypes are on which parts. ``column``: what covers them, regions or their islands."""
         rows = self.scoped
-        return F.assign(rows["overlap"], self.protocol.tau if tau is None else tau, rows["visible"], rows["kept"])
+        return F.assign(rows[column], self.protocol.tau if tau is None else tau, rows["visible"], rows["kept"])
 
     def heads_on_parts(self) -> Tensor:
         """K×M: how often prototype m of its class is on part k, where that is visible."""
@@ -175,8 +178,8 @@ def _on_parts(view: BatchView) -> Found:
     return {"kept": view.kept, "overlap": view.overlap, "visible": view.visible}
 
 
-def _coverage_counts(m: Measurements, tau: float | None = None) -> Tensor:
-    return F.coverage_counts(m.assigned(tau), m.scoped["visible"], m.scoped["kept"]).double()
+def _coverage_counts(m: Measurements, tau: float | None = None, column: str = "overlap") -> Tensor:
+    return F.coverage_counts(m.assigned(tau, column), m.scoped["visible"], m.scoped["kept"]).double()
 
 
 def _coverage(m: Measurements) -> list[AnyStatistic]:
@@ -186,13 +189,50 @@ def _coverage(m: Measurements) -> list[AnyStatistic]:
     return [mean(**F.coverage_terms(counts)._asdict())]
 
 
+def _diversity_counts(m: Measurements, ious: str = "ious", overlap: str = "overlap") -> Tensor:
+    rows = m.scoped
+    return F.diversity_counts(rows[ious], m.assigned(column=overlap), rows["visible"], rows["kept"]).double()
+
+
 def _diversity(m: Measurements) -> list[AnyStatistic]:
-    counts = F.diversity_counts(m.scoped["ious"], m.assigned(), m.scoped["visible"], m.scoped["kept"]).double()
+    counts = _diversity_counts(m)
     if m.pooled:
         by_part = (4, counts.shape[-1])
         finish = lambda sums: F.diversity_terms(sums.unflatten(-1, by_part))._asdict()  # noqa: E731
         return [Statistic(counts.flatten(1), finish, biased=True)]
     return [mean(**F.diversity_terms(counts)._asdict())]
+
+
+def _one_to_one(m: Measurements) -> list[AnyStatistic]:
+    counts = F.matched_counts(m.assigned(), m.scoped["visible"], m.scoped["kept"]).double()
+    if m.pooled:
+        return [Statistic(counts, lambda sums: {"one_to_one_coverage": F.matched_share(sums)})]
+    return [mean(one_to_one_coverage=F.matched_share(counts))]
+
+
+def _parts_per_prototype(m: Measurements) -> list[AnyStatistic]:
+    counts = F.assigned_counts(m.assigned(), m.scoped["visible"], m.scoped["kept"]).double()
+    return [ratio("parts_per_prototype", counts) if m.pooled else mean(parts_per_prototype=counts[:, 0] / counts[:, 1])]
+
+
+def _islands_on_parts(view: BatchView) -> Found:
+    return {"kept": view.kept, "island_overlap": view.island_overlap, "visible": view.visible}
+
+
+def _island_coverage(m: Measurements) -> list[AnyStatistic]:
+    counts = _coverage_counts(m, column="island_overlap")
+    if m.pooled:
+        return [Statistic(counts, lambda sums: {"island_coverage": F.coverage_terms(sums).coverage})]
+    return [mean(island_coverage=F.coverage_terms(counts).coverage)]
+
+
+def _island_diversity(m: Measurements) -> list[AnyStatistic]:
+    counts = _diversity_counts(m, "island_ious", "island_overlap")
+    if m.pooled:
+        by_part = (4, counts.shape[-1])
+        finish = lambda sums: {"island_diversity": F.diversity_terms(sums.unflatten(-1, by_part)).diversity}  # noqa: E731
+        return [Statistic(counts.flatten(1), finish, biased=True)]
+    return [mean(island_diversity=F.diversity_terms(counts).diversity)]
 
 
 # --- the object ----------------------------------------------------------------------------------------------------
@@ -284,6 +324,37 @@ def _stability(m: Measurements) -> list[AnyStatistic]:
     return [ClassStatistic("stability", columns, m.labels, len(m.kept), finish)]
 
 
+RENAMINGS = 10
+"""Random renamings of prototypes that the null of part identity is the mean of."""
+
+
+def _part_identity(m: Measurements) -> list[AnyStatistic]:
+    """Left and right merged and apart, each with its null."""
+    hits, visible, kept = m.images["peak_parts"], m.images["visible"], m.images["kept"]
+    generators = [generator(m.protocol.seed, "renamed", index) for index in range(len(hits))]
+    nulls = torch.stack([F.renamed(hits, generators, kept) for _ in range(RENAMINGS)], dim=1)
+    _, groups = F.merge_left_right(list(m.part_names or m.parts))
+    found: list[AnyStatistic] = []
+    for name, merge in (("part_identity", True), ("part_identity_sides", False)):
+        tables = [F.merge_parts(flags, groups) if merge else flags for flags in (hits.unsqueeze(1), nulls, visible)]
+        found.append(_identity(m, name, tables[0], tables[2], with_interval=True))
+        found.append(_identity(m, f"{name}_null", tables[1], tables[2], with_interval=False))
+    return found
+
+
+def _identity(m: Measurements, name: str, hits: Tensor, visible: Tensor, with_interval: bool) -> ClassStatistic:
+    """hits: bool n×D×M×K, of which the mean over the D draws is taken; visible: bool n×K."""
+    draws, parts = hits.shape[1:], visible.shape[1]
+
+    def finish(sums: Tensor, label: int) -> Tensor:
+        on_part, seen = sums[..., :-parts].unflatten(-1, draws), sums[..., -parts:]
+        seen = seen.unsqueeze(1).expand(-1, draws[0], -1)
+        return F.class_identity(on_part, seen, m.kept[label]).mean(1, keepdim=True)
+
+    columns = torch.cat((hits.flatten(1), visible), dim=1)
+    return ClassStatistic(name, columns, m.labels, len(m.kept), finish, with_interval=with_interval)
+
+
 # --- what the model shows of itself --------------------------------------------------------------------------------
 
 
@@ -319,6 +390,16 @@ MEASURES: dict[str, Measure] = {
     "coverage": Measure(_coverage, _on_parts),
     # The heads' overlap needs no annotation, so it is kept wherever Diversity is asked for.
     "diversity": Measure(_diversity, lambda view: {**_on_parts(view), "ious": view.ious}),
+    "one_to_one_coverage": Measure(_one_to_one, _on_parts),
+    "parts_per_prototype": Measure(_parts_per_prototype, _on_parts),
+    "islands": Measure(_share("islands", "islands"), lambda view: {"kept": view.kept, "islands": view.island_numbers}),
+    "island_coverage": Measure(_island_coverage, _islands_on_parts),
+    "island_diversity": Measure(
+        _island_diversity, lambda view: {**_islands_on_parts(view), "island_ious": view.island_ious}
+    ),
+    "part_identity": Measure(
+        _part_identity, lambda view: {"kept": view.kept, "visible": view.visible, "peak_parts": view.peak_parts}
+    ),
     "background_bias": Measure(_share("background_bias", "bias"), _bias),
     "region_background_share": Measure(
         _share("region_background_share", "region_share"),

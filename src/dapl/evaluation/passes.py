@@ -17,7 +17,7 @@ from dapl.evaluation.measures import MEASURES, Rows
 from dapl.evaluation.views import PATCH, BatchView, ModelView, scaled
 from dapl.metrics import functional as F
 from dapl.metrics.functional.purity import PurityTable
-from dapl.metrics.functional.regions import flat_maps, model_regions
+from dapl.metrics.functional.regions import map_pixels
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import class_table
 from dapl.processes.sharing import own_batches
@@ -29,7 +29,7 @@ def keep(rows: Rows, view: BatchView, names: Iterable[str]) -> None:
     for name in sorted(names):
         rows.add(view.indices, MEASURES[name].keep(view))
     if "maps" in vars(view):  # a cached property: some metric asked for it
-        flat = flat_maps(view.maps) & view.kept
+        flat = F.flat_maps(view.maps) & view.kept
         rows.add(view.indices, {"flat": flat.sum(1), "mapped": view.kept.sum(1)})
 
 
@@ -82,9 +82,13 @@ class _SourceView(BatchView):
         maps = self.model.maps(embedding[self.place.flatten()], self.named.flatten().unsqueeze(1))
         return maps.view(*self.named.shape, *maps.shape[-2:])
 
-    @cached_property
-    def regions(self) -> Tensor:
-        return model_regions(self.model, self.maps, self.size, self.protocol.percentile)
+    @property
+    def _map_pixels(self) -> tuple[Tensor, int | None]:
+        return map_pixels(self.model, self.maps, self.size)
+
+    @property
+    def _object_areas(self) -> Tensor:
+        return super()._object_areas.squeeze(1)[self.place]
 
     @cached_property
     def _seen(self) -> Tensor | None:
@@ -96,16 +100,14 @@ class _SourceView(BatchView):
     def visible(self) -> Tensor | None:
         return None if self._seen is None else self._seen.any(1)
 
-    @cached_property
-    def overlap(self) -> Tensor | None:
+    def _overlap_of(self, regions: Tensor) -> Tensor | None:
         if self.truth.parts is None or self._seen is None:
             return None
-        shares = F.overlap(self.regions.flatten(0, 1).unsqueeze(1), self.truth.parts[self.place.flatten()])
+        shares = F.overlap(regions.flatten(0, 1).unsqueeze(1), self.truth.parts[self.place.flatten()])
         return shares.view(self._seen.shape) * self._seen
 
-    @cached_property
-    def ious(self) -> Tensor:
-        return F.iou(self.regions, self.batch.indices.to(self.place.device)[self.place])
+    def _ious_of(self, regions: Tensor) -> Tensor:
+        return F.iou(regions, self.batch.indices.to(self.place.device)[self.place])
 
     @cached_property
     def bias(self) -> Tensor | None:

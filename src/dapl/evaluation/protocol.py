@@ -17,6 +17,8 @@ from dapl.common.errors import DaplError, nearest
 
 PART_MODES = ("auto", "exact", "disc", "clipped", "voronoi", "point")
 RADIUS_OF = ("box", "image")
+REGIONS = ("percentile", "object", "mass")
+REGION_SHARE = {"percentile": 0.05, "object": 0.1, "mass": 0.2}
 SCOPES = ("image", "projection", "dataset")
 CONTROLS = ("auto", "object", "blob", "anywhere")
 SPLITS = ("test", "validation", "train")
@@ -30,8 +32,13 @@ class EvaluationProtocol:
     95.0
     """
 
+    region: str = "percentile"
+    """How large a region is. ``percentile``: an equal share of every image (decision 10); ``object``: a share of the
+    area of the object's mask; ``mass``: the smallest set of pixels that holds a share of the map's mass."""
     percentile: float = 95.0
     """A region holds the pixels at or above this percentile of its map (decision 10)."""
+    region_share: float | None = None
+    """Of the object's area or of the map's mass; None is 0.1 of the object, 0.2 of the mass."""
     tau: float = 0.2
     """τ: a prototype is on a part when it covers more than this share of it."""
     part_mode: str = "auto"
@@ -63,7 +70,12 @@ class EvaluationProtocol:
     """Of the bootstrap, and of the noise and the random regions of the companions that need any."""
 
     def __post_init__(self) -> None:
+        one_of("region", self.region, REGIONS)
         _between("percentile", self.percentile, 0, 100)
+        if self.region_share is not None:
+            if self.region == "percentile":
+                raise DaplError("region_share: regions by percentile have their size from it; use object or mass.")
+            _between("region_share", self.region_share, 0, 1)
         _between("tau", self.tau, 0, 1)
         one_of("part_mode", self.part_mode, PART_MODES)
         one_of("radius_of", self.radius_of, RADIUS_OF)
@@ -78,6 +90,15 @@ class EvaluationProtocol:
                 raise DaplError(f"{name} must be 1 or more, but is {getattr(self, name)}.")
         if self.seed < 0:
             raise DaplError(f"seed must be 0 or more, but is {self.seed}.")
+
+    @property
+    def share_of_region(self) -> float:
+        """Of the object's area or of the map's mass.
+
+        >>> EvaluationProtocol(region="object").share_of_region
+        0.1
+        """
+        return REGION_SHARE[self.region] if self.region_share is None else self.region_share
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

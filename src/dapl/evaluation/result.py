@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from dapl.evaluation.chance_rows import Chance, chance_table
+from dapl.evaluation.protocol import REGION_SHARE
 from dapl.evaluation.statistics import Number
 from dapl.metrics.registry import HEADLINES, METRICS, NUMBERS, given_by, shown
 
@@ -149,7 +150,7 @@ def _protocol_lines(result: Evaluation) -> list[str]:
         lines.append(f"accuracy: {p['notice']}")
     if any(name in result.numbers for name in ("coverage", "diversity", "region_background_share")):
         parts = "" if p["part_mode"] is None else f", τ {p['tau']:g}, parts {_part_text(p)}"
-        lines.append(f"regions above percentile {p['percentile']:g}{parts}, scope {p['scope']}")
+        lines.append(f"{region_text(p)}{parts}, scope {p['scope']}")
     if result.skipped:
         lines.append(f"{result.skipped} {rows} show no part and have neither Coverage nor Diversity")
     lines.append(
@@ -186,6 +187,20 @@ def _field_text(share: float) -> str:
         "a cell of this model sees the whole image: a region says where the similarity is high, not where it comes "
         "from; read how much its own pixels carry"
     )
+
+
+def region_text(protocol: dict[str, Any]) -> str:
+    """How large regions are.
+
+    >>> region_text({"percentile": 95.0})
+    'regions above percentile 95'
+    """
+    region = protocol.get("region", "percentile")
+    if region == "percentile":
+        return f"regions above percentile {protocol['percentile']:g}"
+    share = protocol.get("region_share")
+    share = REGION_SHARE[region] if share is None else share
+    return f"regions of {share:g} × {'the area of the object' if region == 'object' else 'the mass of the map'}"
 
 
 def _part_text(protocol: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ class Statistic:
     """float64 sums R×F → R×… for each number; NaN where no row has a value."""
     biased: bool = False
     """Whether resamples give larger or smaller values on the whole, as for anything that is not a mean."""
+    with_interval: bool = True
 
     def values(self, weights: Tensor) -> Mapping[str, Tensor]:
         """The numbers under R weightings of the rows (float64 R×n)."""
@@ -46,6 +47,8 @@ class ClassStatistic:
     finish: Callable[[Tensor, int], Tensor]
     """(sums R×F over the rows of a class, the class) → R×M, NaN for a prototype without a value."""
     biased: bool = True
+    with_interval: bool = True
+    """Whether it is worth its resamples: a null that is itself a mean over random draws is not."""
 
     def values(self, weights: Tensor) -> Mapping[str, Tensor]:
         """The number under R weightings of the rows (float64 R×n)."""
@@ -128,8 +131,13 @@ def with_intervals(statistics: Sequence[AnyStatistic], resamples: int, seed: int
     found: dict[str, Number] = {}
     for rows in dict.fromkeys(len(statistic.columns) for statistic in statistics):
         same = [statistic for statistic in statistics if len(statistic.columns) == rows]
-        for name, ends in intervals(same, resamples, seed).items():
+        resampled = [statistic for statistic in same if statistic.with_interval]
+        for name, ends in intervals(resampled, resamples, seed).items() if resampled else ():
             found[name] = Number(*(end.item() for end in ends))
+        for statistic in same:
+            if not statistic.with_interval:
+                value = statistic.values(torch.ones(1, rows, dtype=torch.float64))
+                found |= {name: Number(one[0].item()) for name, one in value.items()}
     return found
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, run_model
+from dapl.common.errors import DaplError
 from dapl.common.seeds import generator
 from dapl.evaluation.ground_truth import GroundTruth, control_of
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics import functional as F
-from dapl.metrics.functional.regions import model_regions
+from dapl.metrics.functional.regions import map_pixels
 from dapl.models.contract import Output, PrototypeModel, square_pixels
 
 PUBLISHED_SIZE = 224
@@ -53,8 +54,28 @@ class BatchView:
 
     @cached_property
     def regions(self) -> Tensor:
-        """bool B×M×S×S."""
-        return F.activation_regions(self.maps, self.size, self.protocol.percentile)
+        """bool B×M×S×S, as large as the protocol says; a flat map has none."""
+        maps, size = self._map_pixels
+        if self.protocol.region == "percentile":
+            regions = F.activation_regions(maps, size, self.protocol.percentile)
+        elif self.protocol.region == "mass":
+            regions = F.mass_regions(maps, size, self.protocol.share_of_region)
+        else:
+            regions = F.object_regions(maps, self._object_areas, size, self.protocol.share_of_region)
+        return regions & ~F.flat_maps(self.maps)[..., None, None]
+
+    @property
+    def _map_pixels(self) -> tuple[Tensor, int | None]:
+        """Maps and the size to bring them to; None where they have it."""
+        return self.maps, self.size
+
+    @property
+    def _object_areas(self) -> Tensor:
+        """Pixels of the object, for each prototype (or all) of an image: integers B×M or B×1."""
+        masks = self.truth.masks
+        if masks is None:
+            raise DaplError("region: object needs foreground masks, which the data does not have; use percentile.")
+        return masks.bool().flatten(1).sum(1, keepdim=True)
 
     @cached_property
     def visible(self) -> Tensor | None:
@@ -64,12 +85,46 @@ class BatchView:
     @cached_property
     def overlap(self) -> Tensor | None:
         """B×M×K: the share of part k that the region of prototype m covers."""
-        return None if self.truth.parts is None else F.overlap(self.regions, self.truth.parts)
+        return self._overlap_of(self.regions)
 
     @cached_property
     def ious(self) -> Tensor:
         """B×M×M, of every two regions."""
-        return F.iou(self.regions)
+        return self._ious_of(self.regions)
+
+    @cached_property
+    def islands(self) -> F.Islands:
+        """How many islands each region has, and the largest of them."""
+        return F.islands(self.regions)
+
+    @cached_property
+    def island_numbers(self) -> Tensor:
+        """B×M, NaN for prototypes that do not count or have no region."""
+        number = self.islands.number
+        return number.to(torch.float32).where(self.kept & (number > 0), torch.nan)
+
+    @cached_property
+    def island_overlap(self) -> Tensor | None:
+        """`overlap` of the largest islands."""
+        return self._overlap_of(self.islands.largest)
+
+    @cached_property
+    def island_ious(self) -> Tensor:
+        """`ious` of the largest islands."""
+        return self._ious_of(self.islands.largest)
+
+    def _overlap_of(self, regions: Tensor) -> Tensor | None:
+        return None if self.truth.parts is None else F.overlap(regions, self.truth.parts)
+
+    def _ious_of(self, regions: Tensor) -> Tensor:
+        return F.iou(regions)
+
+    @cached_property
+    def peak_parts(self) -> Tensor | None:
+        """bool B×M×K: the visible parts that hold the peak of each map."""
+        if self.truth.parts is None or self.visible is None:
+            return None
+        return F.peak_parts(self.maps, self.truth.parts, self.visible)
 
     @cached_property
     def foreground(self) -> Tensor | None:
@@ -152,9 +207,9 @@ class ModelView(BatchView):
     def maps(self) -> Tensor:
         return self.model.maps(self.output.embedding.float(), self.named)
 
-    @cached_property
-    def regions(self) -> Tensor:
-        return model_regions(self.model, self.maps, self.size, self.protocol.percentile)
+    @property
+    def _map_pixels(self) -> tuple[Tensor, int | None]:
+        return map_pixels(self.model, self.maps, self.size)
 
     @cached_property
     def drawn_maps(self) -> tuple[Tensor, int | None]:

@@ -18,7 +18,7 @@ from dapl.data.build import hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation import evaluate
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.evaluation.result import warning_text
+from dapl.evaluation.result import region_text, warning_text
 from dapl.metrics.registry import HEADLINES
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
@@ -222,7 +222,7 @@ class _Collecting:
         used, protocol = self.evaluation["protocol"], self.protocol
         line = f"{used.get('data', '')}, {self.split}: {used['images']:,} images"
         if len(self.model.prototypes):
-            line += f"; regions above percentile {protocol.percentile:g}, τ {protocol.tau:g}"
+            line += f"; {region_text(protocol.to_json())}, τ {protocol.tau:g}"
             line += f", parts {used['part_mode']}" if used.get("part_mode") else ""
             line += f", scope {used.get('scope', 'image')}"
         return f"{line}. 95 % intervals from {protocol.resamples:,} resamples."

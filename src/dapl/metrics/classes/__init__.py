@@ -34,4 +34,5 @@ from dapl.metrics.classes.masks import (
     OutsideInsideRelevanceRatio,
     RegionBackgroundShare,
 )
+from dapl.metrics.classes.matching import IslandsPerRegion, OneToOneCoverage, PartIdentity, PartsPerPrototype
 from dapl.metrics.classes.prototypes import Consistency, ExplanationSize, Faithfulness, Purity, Stability

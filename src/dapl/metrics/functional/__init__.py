@@ -82,6 +82,7 @@ from dapl.metrics.functional.faithfulness import (
     loss_counts,
     similarity_loss,
 )
+from dapl.metrics.functional.identity import class_identity, identity_counts, part_identity, peak_parts, renamed
 from dapl.metrics.functional.interventions import (
     background_independence,
     completeness,
@@ -93,6 +94,14 @@ from dapl.metrics.functional.interventions import (
     single_deletion,
     sufficient_sets,
     target_sensitivity,
+)
+from dapl.metrics.functional.islands import Islands, islands
+from dapl.metrics.functional.matching import (
+    assigned_counts,
+    matched_counts,
+    matched_share,
+    one_to_one_coverage,
+    parts_per_prototype,
 )
 from dapl.metrics.functional.misalignment import (
     Misalignment,
@@ -113,5 +122,6 @@ from dapl.metrics.functional.purity import (
     purity,
     top_images,
 )
-from dapl.metrics.functional.regions import activation_regions, iou, upsample
+from dapl.metrics.functional.regions import activation_regions, flat_maps, iou, upsample
+from dapl.metrics.functional.sizing import mass_regions, object_regions, sized_regions
 from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes

@@ -88,22 +88,23 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
         torch.ge(chunk, threshold[:, None, None], out=by_map[rows])
         tied = (threshold - below <= slack).nonzero().flatten()  # a flat map has an infinite slack
         if len(tied):
-            settled = _settle_ties(chunk[tied], threshold[tied], slack[tied], height * width - rank)
+            numbers = torch.full_like(tied, height * width - rank)
+            settled = settle_ties(chunk[tied], threshold[tied], slack[tied], numbers)
             by_map[rows][tied] = settled.to(maps.device)
     return regions
 
 
-def _settle_ties(maps: Tensor, thresholds: Tensor, slacks: Tensor, number: int) -> Tensor:
+def settle_ties(maps: Tensor, thresholds: Tensor, slacks: Tensor, numbers: Tensor) -> Tensor:
     """Regions (bool n×H×W, on the CPU) of maps (n×H×W) with pixels that tie at the threshold (n), as wide as slack (n).
 
-    ``number`` pixels each: those above the threshold, then of those that tie with it the ones nearest to the peak, then
-    the first in row-major order. None where the slack is infinite: the map is flat.
+    Each has its number (n) of pixels: those above the threshold, then of those that tie with it the ones nearest to the
+    peak, then the first in row-major order. None where the slack is infinite: the map is flat.
     """
     width = maps.shape[-1]
     regions = np.zeros((len(maps), maps.shape[-2] * width), bool)
-    each = zip(regions, maps.flatten(1).cpu().numpy(), thresholds.tolist(), slacks.tolist(), strict=True)
-    for region, values, threshold, slack in each:
-        if slack == math.inf:
+    ends = zip(thresholds.tolist(), slacks.tolist(), numbers.tolist(), strict=True)
+    for region, values, (threshold, slack, number) in zip(regions, maps.flatten(1).cpu().numpy(), ends, strict=True):
+        if slack == math.inf or number == 0:
             continue
         candidates = np.flatnonzero(values >= threshold - slack)  # in row-major order; the peak is one of them
         values = values[candidates]
@@ -123,7 +124,7 @@ def on_pixels(maps: Tensor, size: int | tuple[int, int] | None) -> Iterator[tupl
     for rows in _chunks(len(flat), height * width, maps.device):
         chunk = flat[rows]
         slack = tie_width(chunk)
-        if size is not None:
+        if chunk.shape[-2:] != (height, width):
             # The weights of a pixel sum to one only up to rounding: a map counted from its minimum keeps exact ties.
             chunk = upsample(chunk - chunk.amin((-2, -1), keepdim=True), (height, width))
         yield rows, chunk, slack
@@ -285,12 +286,15 @@ def _interpolation(source: int, target: int, dtype: torch.dtype, device: torch.d
         return matrix.to(device=device, dtype=dtype)
 
 
-def model_regions(model: PrototypeModel, maps: Tensor, size: int, percentile: float = 95.0) -> Tensor:
-    """maps …×M×H×W → regions bool …×M×size×size; bicubic ones are made by two small matrix products.
-
-    A map that is flat has no region, also where painting it makes bumps.
-    """
+def map_pixels(model: PrototypeModel, maps: Tensor, size: int) -> tuple[Tensor, int | None]:
+    """What makers of regions take for the maps of a system, …×M×H×W: themselves and the size of the image, or, of a
+    system that does not upsample bicubically, the maps as it paints them and None."""
     if type(model).to_pixels is PrototypeModel.to_pixels:
-        return activation_regions(maps, size, percentile)
-    regions = activation_regions(model.to_pixels(maps, (size, size)), None, percentile)
+        return maps, size
+    return model.to_pixels(maps, (size, size)), None
+
+
+def model_regions(model: PrototypeModel, maps: Tensor, size: int, percentile: float = 95.0) -> Tensor:
+    """maps …×M×H×W → regions bool …×M×size×size; a flat map has none, also where painting it makes bumps."""
+    regions = activation_regions(*map_pixels(model, maps, size), percentile)
     return regions & ~flat_maps(maps)[..., None, None]
