@@ -82,7 +82,7 @@ def _run(config, out: Path, resume: bool) -> int:
     has_prototypes = config.model.system != "blackbox"
     if is_first_process() and has_prototypes:
         write_sheet(run.folder, config)
-    result = evaluate(run.folder, config=config)
+    result = evaluate(run.folder, config=config, chance=False)  # `dapl evaluate` says what chance gets
     if not is_first_process():
         return 0
     print(table(result))
@@ -90,7 +90,7 @@ def _run(config, out: Path, resume: bool) -> int:
         print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}", end="")
     print(f"\nnumbers      {run.evaluation_file}")
     print(f"plots        {run.evaluation_folder}\ncurves       {run.metrics_file}")
-    print(f"again        dapl evaluate {run.folder}")
+    print(f"chance       dapl evaluate {run.folder}")
     return 0
 
 
