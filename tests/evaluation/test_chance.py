@@ -20,7 +20,7 @@ from dapl.data.toybirds import ToyBirds
 from dapl.data.transforms import fit
 from dapl.evaluation import Evaluation, EvaluationProtocol, evaluate
 from dapl.evaluation import chance as module
-from dapl.evaluation.chance import NO_SOURCES, chance, chance_of, prototypes_per_class
+from dapl.evaluation.chance import NO_SOURCES, chance, chance_of, prototypes_per_class, trivial_batches
 from dapl.evaluation.chance_rows import Chance, chance_table
 from dapl.evaluation.ground_truth import SplitGroundTruth
 from dapl.evaluation.result import chance_of_model
@@ -71,7 +71,7 @@ def test_coverage_of_every_row_is_that_of_a_slow_loop_over_its_maps(
     found = chance(config, prototypes=3, quiet=True)
     run_data = run_data_of(config)
     truth = SplitGroundTruth(run_data, "test", EvaluationProtocol())
-    batch = next(iter(module._batches(truth, 4, 3)))
+    batch = next(trivial_batches(truth, torch.arange(4), 3))
     samples = [fit(run_data.dataset("test")[index], SIZE, config.data.fit) for index in range(4)]
     assert list(found.rows) == [one.name for one in TRIVIAL]
     for one in TRIVIAL:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dapl.batches.cache import base_rows
 from dapl.batches.run_data import RunData, Split
-from dapl.batches.sources import Batch, in_order
+from dapl.batches.sources import Batch
 from dapl.common.errors import DaplError
 from dapl.common.files import write_json
 from dapl.common.progress import Reporter
@@ -146,7 +146,7 @@ def _measure(truth: SplitGroundTruth, names: frozenset[str], prototypes: int) ->
         run_data.reporter.track(f"chance on {truth.split}", len(labels)) as advance,
         ThreadPoolExecutor(min(os.cpu_count() or 1, len(possible))) as threads,
     ):
-        for batch in _batches(truth, len(labels), prototypes):
+        for batch in trivial_batches(truth, torch.arange(len(labels)), prototypes):
             list(threads.map(partial(fill, batch), possible))
             advance(len(batch.indices))
     found: dict[str, dict[str, float]] = {}
@@ -171,20 +171,19 @@ def _measure(truth: SplitGroundTruth, names: frozenset[str], prototypes: int) ->
     return Chance(prototypes, found, curves, missing)
 
 
-def _batches(truth: SplitGroundTruth, count: int, prototypes: int) -> Iterator[TrivialBatch]:
-    """What the annotations say, on the CPU: there is no model whose device would be the better place."""
+def trivial_batches(truth: SplitGroundTruth, rows: Tensor, prototypes: int) -> Iterator[TrivialBatch]:
+    """What the annotations say of these rows of the split (long n), a few images at once.
+
+    On the CPU: there is no model whose device would be the better place.
+    """
     run_data, protocol = truth.run_data, truth.protocol
     masks = partial(run_data.pixel_masks, truth.split) if truth.has_masks else lambda indices: None
-    for indices in in_order(count, _BATCH):
-        batch = Batch(indices, indices)
-        known = GroundTruth(
-            protocol, truth.mode, torch.device("cpu"), partial(truth.points, batch), partial(masks, indices)
-        )
+    parts, size = tuple(run_data.dataset(truth.split).parts), run_data.config.data.image_size
+    for indices in rows.split(_BATCH):
+        points = partial(truth.points, Batch(indices, indices))
+        known = GroundTruth(protocol, truth.mode, torch.device("cpu"), points, partial(masks, indices))
         _ = known.points, known.masks, known.visible  # made here, for all threads
-        parts = tuple(run_data.dataset(truth.split).parts)
-        share = 1 - protocol.percentile / 100
-        size = run_data.config.data.image_size
-        yield TrivialBatch(indices, known, parts, prototypes, size, share, protocol.seed)
+        yield TrivialBatch(indices, known, parts, prototypes, size, 1 - protocol.percentile / 100, protocol.seed)
 
 
 def prototypes_per_class(kept: Any) -> int:

@@ -65,6 +65,24 @@ def chance_table(chance: Chance, own: Mapping[str, float] | None = None, metrics
     return "\n".join([*lines, *(f"left out: {'; '.join(rows)}: {reason}" for reason, rows in reasons.items())])
 
 
+def chance_sentence(kept: Any) -> str:
+    """What stands beside Coverage and Diversity where there is no room for a table; ``kept`` as metrics.json has it.
+
+    >>> chance_sentence({"rows": {"smooth noise in the mask": {"coverage": 0.976, "diversity": 0.738}}})
+    'Without any model, on the same images: smooth noise in the mask has Coverage 0.976 and Diversity 0.738.'
+    >>> chance_sentence(None)
+    ''
+    """
+    rows = kept.get("rows") if isinstance(kept, Mapping) else None
+    said = []
+    for name in ("smooth noise in the mask", "random discs in the mask", "random discs in the image"):
+        row = rows.get(name) if isinstance(rows, Mapping) else None
+        numbers = [row.get(number) for number in ("coverage", "diversity")] if isinstance(row, Mapping) else [None]
+        if all(isinstance(number, float) for number in numbers):
+            said.append(f"{name} has Coverage {numbers[0]:.3f} and Diversity {numbers[1]:.3f}")
+    return f"Without any model, on the same images: {', '.join(said)}." if said else ""
+
+
 def _aligned(names: list[str], rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     headings = [wrap(NUMBERS[name].heading, _HEADING, break_long_words=False) for name in names]
     height = max(map(len, headings))

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from dapl.evaluation.chance_rows import chance_sentence
 from dapl.export.folder import IMAGES, METRICS, ONNX, WALL, ExportConfig
 from dapl.metrics.registry import METRICS as REGISTERED
 from dapl.metrics.registry import NUMBERS, shown
@@ -117,6 +118,8 @@ class ModelCard:
             where += f", {self._protocol['images']} images"
         table = "\n".join(["| | value | 95 % interval |", "|---|---|---|", *rows])
         text = f"## Numbers\n\nOn {where}; `{METRICS}` has all of them and the protocol.\n\n{table}"
+        chance = chance_sentence((self.metrics or {}).get("chance"))
+        text += f"\n\n{chance}" if chance else ""
         said = self._protocol.get("notice")
         return text + (f"\n\nAbout the accuracy: {html.escape(str(said), quote=False)}." if said else "")
 

@@ -17,6 +17,7 @@ from dapl.config import Config
 from dapl.data.build import hand_over
 from dapl.data.sample import Splits
 from dapl.evaluation import evaluate
+from dapl.evaluation.chance_rows import chance_sentence
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.result import region_text, warning_text
 from dapl.metrics.registry import HEADLINES
@@ -132,6 +133,7 @@ class _Collecting:
                 "missing": not_measured(evaluation),
                 "protocol": self._protocol_line(),
                 "notice": evaluation["protocol"].get("notice"),
+                "chance": chance_sentence(evaluation.get("chance")),
                 "coverage_curve": evaluation.get("curves", {}),
             },
             "confusion": self._confusion(),
