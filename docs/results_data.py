@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dapl.common.tables import Column, Row, Spread, markdown
-from dapl.metrics.registry import NUMBERS
+from dapl.metrics.registry import METRICS, NUMBERS
 
 FOLDER = Path(__file__).resolve().parent / "results"
 EXTRA = {
@@ -225,6 +225,25 @@ class Comparison(Kept):
         names = [name for name in (rows or self.rows) if name in self.rows and name not in without]
         shown = [self.rows[name] for name in names]
         return _markdown(shown, columns)
+
+    def companions(self, without: Sequence[str], width: int = 7) -> str:
+        """The first number of every other metric that was measured, in tables of so many columns."""
+        names = [metric.name for metric in METRICS if metric.name in NUMBERS and metric.name not in without]
+        names = [name for name in names if self.gives(name)]
+        tables = []
+        for start in range(0, len(names), width):
+            part = names[start : start + width]
+            rows = [row for row in self.rows if any(number in self[row] for number in part)]
+            tables.append(self.table("name", *part, rows=rows))
+        return "\n\n".join(tables)
+
+    @property
+    def chance(self) -> Any:
+        """What trivial maps got on the same images; false where that was not measured."""
+        if not self.content.get("chance"):
+            return NotMeasured(f"{self.name} with chance")
+        facts = {name: self.content[name] for name in ("command", "measured", "machine", "versions", "images")}
+        return ChanceFile(self.name, {**facts, **self.content["chance"]}, self.digest)
 
     def runs_table(self, *columns: str, rows: Sequence[str]) -> str:
         """One line per run, each number with its 95 % interval."""

@@ -176,6 +176,19 @@ def test_rows_of_chance_have_no_runs(folder: Path) -> None:
     assert rendered(folder, text).startswith("0.975\n")
 
 
+def test_a_comparison_may_carry_chance_and_shows_its_other_metrics(folder: Path) -> None:
+    kept = folder / "small.json"
+    content = json.loads(kept.read_text())
+    assert not data.read("small", folder).chance
+    kept.write_text(json.dumps({**content, "chance": {"prototypes": 10, "rows": {"noise": {"coverage": 0.975}}}}))
+    assert rendered(folder, "{{ small.chance.noise.coverage }}") == "0.975"
+    tables = rendered(folder, "{{ small.companions(without=['accuracy']) }}\n\n{{ small.companions([], width=1) }}")
+    first, second, third = tables.split("\n\n")
+    assert first == third
+    assert [line.split(" |")[0] for line in first.splitlines()[2:]] == ["| ours", "| theirs"]
+    assert [line.split(" |")[0] for line in second.splitlines()[2:]] == ["| box", "| ours", "| theirs"]
+
+
 def test_rows_that_were_not_measured_again_are_those_of_the_history(folder: Path) -> None:
     earlier = {"columns": ["system", "Coverage"], "rows": [["ours", "0.9"], ["gone", "0.4"]]}
     (folder / "history.json").write_text(json.dumps({"entries": {"small": earlier}}))
