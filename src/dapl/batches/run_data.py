@@ -17,7 +17,7 @@ from dapl.batches.sources import BatchSource, Features, FeatureSource, ImageSour
 from dapl.common.errors import DaplError
 from dapl.common.files import expand_path
 from dapl.common.progress import Reporter
-from dapl.config import Config
+from dapl.config import Config, WarmUpStage
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset, Splits
 from dapl.data.transforms import Augmentation
@@ -125,7 +125,8 @@ class RunData:
         weights = digest(extractor)
         pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
         precision = self.config.runtime.precision
-        # Features of both views hold those of the one.
+        # Features of both views hold those of the one, and are made at once where a later stage wants both.
+        views = max(views, self._views_of_schedule(split))
         keys = [
             features_key(pixels, weights, self.config.model.backbone, count, precision, self._half)
             for count in range(views, 3)
@@ -169,6 +170,11 @@ class RunData:
     @property
     def _half(self) -> bool:
         return self.config.cache.feature_type == "float16"
+
+    def _views_of_schedule(self, split: Split) -> int:
+        """How many views of the training images the stages want that leave the extractor as it is."""
+        stages = [stage for stage in self.config.schedule if isinstance(stage, WarmUpStage)]
+        return 2 if split != "test" and any(stage.augment == "flip" for stage in stages) else 1
 
     def _any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
