@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from dapl.common.errors import DaplError
+from dapl.config import load_config
 from dapl.models.backbone import Backbone, Stage, create_backbone
+from dapl.models.build import build_model
 
 SIZE = 64
 LAST = {"resnet18": 512, "vgg11_bn": 512, "tf_efficientnet_lite0": 320, "mobilenetv2_100": 320, "densenet161": 2208}
@@ -223,3 +225,42 @@ def test_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
 def test_stages_that_do_not_exist(stages: list[int]) -> None:
     with pytest.raises(DaplError, match=r"model\.backbone\.stages: .* resnet18, which has 5: 0 … 4, or −5 … −1"):
         create_backbone("resnet18", stages, weights="random")
+
+
+# --- vision transformers --------------------------------------------------------------------------------------------
+
+TRANSFORMERS = {"vit_small_patch14_dinov2": 14, "vit_small_patch16_dinov3": 16}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "patch"), TRANSFORMERS.items())
+def test_transformers_take_any_multiple_of_their_patch(name: str, patch: int) -> None:
+    backbone = create_backbone(name, [5, -1, "head"], weights="random", fuse=False).eval()
+    assert backbone.stage_channels == (384, 384, 384)
+    assert backbone.reduction == patch
+    for cells in (2, 5):
+        maps = backbone(torch.rand(1, 3, cells * patch, cells * patch))
+        assert [tuple(m.shape) for m in maps] == [(1, 384, cells, cells)] * 3
+        assert not torch.equal(maps[0], maps[1])
+        # The head is the last stage normalised: of each cell, over its channels.
+        assert_close(maps[2].mean(1), torch.zeros(1, cells, cells), rtol=0, atol=1e-4)
+        assert_close(maps[2].var(1, unbiased=False), torch.ones(1, cells, cells), rtol=0, atol=1e-2)  # ε beside it
+    for size in ((2 * patch + 1, 2 * patch), (2 * patch, 3 * patch - 5)):
+        with pytest.raises(DaplError, match=rf"image_size: images of .* {name} looks at; give a multiple of {patch}, "):
+            backbone(torch.rand(1, 3, *size))
+
+
+@pytest.mark.parametrize("name", ["dapl-dinov2", "dapl-dinov3"])
+def test_the_configs_of_transformers_take_a_step(name: str) -> None:
+    path = Path(__file__).parents[2] / "configs" / "cub200" / f"{name}.yaml"
+    config = load_config(path, {"model.backbone.weights": "random"})
+    model = build_model(config.model, classes=3)
+    assert config.data.image_size % model.backbone.patch == 0  # type: ignore[operator,union-attr]
+    before = model.prototypes.vectors.detach().clone()
+    model.backbone.requires_grad_(False)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], 1e-3)
+    images = torch.rand(2, 3, 2 * model.backbone.patch, 2 * model.backbone.patch)  # type: ignore[operator]
+    F.cross_entropy(model.train()(images).logits, torch.tensor([0, 2])).backward()
+    optimizer.step()
+    assert not torch.equal(model.prototypes.vectors, before)
+    assert model(images).logits.isfinite().all()

@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from dapl.models import prototypes as module
-from dapl.models.prototypes import Prototypes, UnitPrototypes, class_table, log_similarity, nearest_locations
+from dapl.models.prototypes import (
+    CosinePrototypes,
+    Prototypes,
+    UnitPrototypes,
+    class_table,
+    log_similarity,
+    nearest_locations,
+)
 
 B, C, N, D1, H, W = 3, 4, 3, 5, 4, 2
 
@@ -331,3 +338,50 @@ def test_half_the_squared_distance_is_the_cosine_distance(embedding: Tensor) -> 
                     patch = unit[image, j % N, :, y, x].tolist()
                     cosine = sum(a * b for a, b in zip(patch, vector, strict=True)) / length
                     assert halves[image, j, y, x].item() == pytest.approx(1 - cosine)
+
+
+def test_the_cosine_similarity_is_that_of_a_slow_loop(embedding: Tensor) -> None:
+    torch.manual_seed(0)
+    layer = CosinePrototypes(
+        torch.eye(C).bool().repeat_interleave(N, 0), groups=N, width=D1, scale=7.0, signed=True
+    ).double()
+    values = layer.comparable(embedding - 0.5)
+    scores = layer.similarity(layer.nearest(values).distances)
+    distances = layer.distances(values)
+    maps, shown = layer.similarity(distances), layer.activation(distances)
+    for image in range(B):
+        for j in range(C * N):
+            vector = layer.vectors[j].tolist()
+            cosines = []
+            for y in range(H):
+                for x in range(W):
+                    patch = (embedding - 0.5)[image, j % N, :, y, x].tolist()
+                    lengths = math.hypot(*patch) * math.hypot(*vector)
+                    cosines.append(sum(a * b for a, b in zip(patch, vector, strict=True)) / lengths)
+                    assert maps[image, j, y, x].item() == pytest.approx(7 * cosines[-1], abs=1e-6)
+                    assert shown[image, j, y, x].item() == pytest.approx(max(0, 7 * cosines[-1]), abs=1e-6)
+            assert scores[image, j].item() == pytest.approx(7 * max(cosines), abs=1e-6)
+    assert maps.min() < 0 < scores.max()
+
+
+def test_a_score_that_is_not_signed_is_its_map_and_one_that_is_learns_from_behind() -> None:
+    behind = torch.tensor([3.0], requires_grad=True)  # cos = −½
+    layers = [CosinePrototypes(torch.eye(1).bool(), 1, 2, scale=7.0, signed=signed) for signed in (False, True)]
+    for layer, score in zip(layers, (0.0, -3.5), strict=True):
+        found = layer.similarity(behind)
+        assert found.item() == score
+        assert layer.activation(behind).item() == 0
+        distance, scale = torch.autograd.grad(found.sum(), (behind, layer.scale))
+        assert (distance.item(), scale.item()) == ((-3.5, -0.5) if layer.signed else (0.0, 0.0))
+
+
+def test_a_cosine_prototype_that_was_projected_has_the_highest_score_there_is(embedding: Tensor) -> None:
+    layer = CosinePrototypes(
+        torch.eye(C).bool().repeat_interleave(N, 0), groups=N, width=D1, scale=7.0, signed=True
+    ).double()
+    values = layer.comparable(embedding - 0.5)
+    with torch.no_grad():
+        layer.vectors[N] = values[1, 0, :, 2, 1]
+        scores = layer.similarity(layer.nearest(values).distances)
+    assert scores[1, N].item() == pytest.approx(7.0)
+    assert scores.max() <= 7 + 1e-6

@@ -74,14 +74,23 @@ class AddOnSection(SystemSection):
     )
 
 
-class DaplModel(AddOnSection):
+class SimilaritySection(AddOnSection):
+    """Fields of the systems that leave the choice of the similarity."""
+
+    similarity: Literal["log", "cosine"] = Field(
+        "log", description="log((d² + 1)/(d² + ε)) as in the papers, or σ·cos(z, p) with a learned scale σ (ours)."
+    )
+    epsilon: float = Field(1e-4, gt=0, lt=1, description="ε of the log similarity.")
+    scale: float = Field(3.0, gt=0, description="σ of the cosine similarity at the start.")
+
+
+class DaplModel(SimilaritySection):
     """Diversity-Aware Prototype Learning."""
 
     system: Literal["dapl"] = "dapl"
     heads: int = Field(10, ge=1, description="N: attention heads, and so prototypes per class.")
     head_dim: int = Field(16, ge=1, description="D1: width of one head and of its prototypes; D = N·D1.")
     patch: int = Field(1, description="H1 = W1: side of a prototype patch on the feature grid; only 1 is built.")
-    epsilon: float = Field(1e-4, gt=0, lt=1, description="ε of the log similarity.")
 
     @field_validator("patch")
     @classmethod
@@ -94,13 +103,12 @@ class DaplModel(AddOnSection):
         return patch
 
 
-class ProtoPNetModel(AddOnSection):
+class ProtoPNetModel(SimilaritySection):
     """ProtoPNet: prototypes of all classes in one space, a last layer that connects all with all."""
 
     system: Literal["protopnet"] = "protopnet"
     prototypes_per_class: int = Field(10, ge=1, description="Prototypes of a class.")
     width: int = Field(128, ge=1, description="Width of the embedding and of a prototype.")
-    epsilon: float = Field(1e-4, gt=0, lt=1, description="ε of the log similarity.")
     other_class_weight: float = Field(-0.5, description="Where the weights to other classes start.")
 
 

@@ -36,7 +36,7 @@ class InferenceGraph(nn.Module):
 
     Distances are taken in double precision: ‖z‖² − 2z·p + ‖p‖² of floats is off by about 1e-6, and the log similarity
     turns 1e-6 near a distance of 0 into 1e-2. One matrix product in double precision costs less than all differences
-    z − p would, and a score is the maximum of its map by construction.
+    z − p would. A score, where it is not negative, is the maximum of its map by construction.
     """
 
     def __init__(self, model: PrototypeModel) -> None:
@@ -54,8 +54,10 @@ class InferenceGraph(nn.Module):
         if len(self.model.prototypes) == 0:
             output = self.model.from_features(features)
             return output.logits, output.scores
-        maps = self.compared.maps(self.model.embed(features)).float()
-        scores = maps.flatten(2).amax(2)
+        embedding, prototypes = self.model.embed(features), self.compared.prototypes
+        distances = prototypes.distances(embedding.values)
+        scores = prototypes.similarity(distances.flatten(2).amin(2)).float()
+        maps = self.compared.maps_of_distances(distances, embedding).float()
         return self.model.classify(scores), scores, maps
 
 

@@ -150,12 +150,17 @@ class PrototypeModel(nn.Module, ABC):
         """As `activation_maps`, from an embedding that is already there.
 
         Where a patch is a region, a_j(l) = s_j·where_h(l): the similarity, spread as the head looks. The highest value
-        of a map is the score in either case.
+        of a map is the score in either case; where a score is negative, as with cosine similarity, the map is 0.
         """
-        similarity = self.prototypes.similarity(self.prototypes.distances(embedding.values, prototypes))
+        distances = self.prototypes.distances(embedding.values, prototypes)
+        return self.maps_of_distances(distances, embedding, prototypes)
+
+    def maps_of_distances(self, distances: Tensor, embedding: Embedding, prototypes: Tensor | None = None) -> Tensor:
+        """As `maps`, from the distances of the embedding's patches, B×M×H×W or (of regions) B×M×1×1."""
+        activation = self.prototypes.activation(distances)
         if embedding.where is None:
-            return similarity
-        return similarity * self._where_of(embedding.where, prototypes)
+            return activation
+        return activation * self._where_of(embedding.where, prototypes)
 
     def _where_of(self, where: Tensor, prototypes: Tensor | None) -> Tensor:
         """B×G×H×W → B×M×H×W, of the group of each prototype."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import HeadAttention, Init, regular_addon
-from dapl.models.prototypes import Prototypes
+from dapl.models.prototypes import Similarity, make_prototypes
 
 
 class ClassWeights(nn.Module):
@@ -24,7 +24,8 @@ class ClassWeights(nn.Module):
 
 
 class Dapl(PrototypeModel):
-    """Add-on, multi-head attention without mixing of heads, one-to-one mapping, log similarity, class-wise weights.
+    """Add-on, multi-head attention without mixing of heads, one-to-one mapping, log or cosine similarity, class-wise
+    weights.
 
     >>> import torch
     >>> from dapl.models import Dapl, create_backbone
@@ -42,6 +43,8 @@ class Dapl(PrototypeModel):
         head_dim: int,
         epsilon: float = 1e-4,
         addon_init: Init = "fan_out",
+        similarity: Similarity = "log",
+        scale: float = 3.0,
     ) -> None:
         super().__init__()
         self.heads = heads
@@ -49,11 +52,11 @@ class Dapl(PrototypeModel):
         self.addon = regular_addon(backbone.channels, heads * head_dim, addon_init)
         self.attention = HeadAttention(heads, head_dim)
         membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(heads, dim=0)
-        self.prototypes = Prototypes(membership, groups=heads, width=head_dim, epsilon=epsilon)
+        self.prototypes = make_prototypes(similarity, membership, heads, head_dim, epsilon, scale)
         self.classifier = ClassWeights(classes, heads)
 
     def embed(self, features: Tensor) -> Embedding:
-        return Embedding(self.attention(self.addon(features)))
+        return Embedding(self.prototypes.comparable(self.attention(self.addon(features))))
 
     def classify(self, scores: Tensor) -> Tensor:
         return self.classifier((scores * self.prototypes.kept).unflatten(1, (-1, self.heads)))

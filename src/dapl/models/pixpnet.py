@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dapl.models.backbone import Backbone
@@ -45,7 +44,7 @@ class PixPNet(PrototypeModel):
         self._fields: dict[tuple[int, int], ReceptiveFields] = {}
 
     def embed(self, features: Tensor) -> Embedding:
-        return Embedding(F.normalize(self.addon(features), dim=1).unsqueeze(1))
+        return Embedding(self.prototypes.comparable(self.addon(features).unsqueeze(1)))
 
     def class_weights(self) -> Tensor:
         prototypes = self.prototypes

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import Init, regular_addon
-from dapl.models.prototypes import Prototypes
+from dapl.models.prototypes import Similarity, make_prototypes
 
 
 class ProtoPNet(PrototypeModel):
-    """Add-on, prototypes of all classes in one space, log similarity, a last layer that connects all with all.
+    """Add-on, prototypes of all classes in one space, log or cosine similarity, a last layer that connects all
+    with all.
 
     The last layer has no bias and starts at 1 for the own class and ``other_class_weight`` for the others.
 
@@ -34,18 +35,20 @@ class ProtoPNet(PrototypeModel):
         epsilon: float = 1e-4,
         other_class_weight: float = -0.5,
         addon_init: Init = "fan_out",
+        similarity: Similarity = "log",
+        scale: float = 3.0,
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.addon = regular_addon(backbone.channels, width, addon_init)
+        self.addon = regular_addon(backbone.channels, width, addon_init, sigmoid=similarity == "log")
         membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(prototypes_per_class, dim=0)
-        self.prototypes = Prototypes(membership, groups=1, width=width, epsilon=epsilon)
+        self.prototypes = make_prototypes(similarity, membership, 1, width, epsilon, scale)
         self.classifier = nn.Linear(len(membership), classes, bias=False)
         nn.init.ones_(self.classifier.weight)
         self.set_other_class_weight(other_class_weight)
 
     def embed(self, features: Tensor) -> Embedding:
-        return Embedding(self.addon(features).unsqueeze(1))
+        return Embedding(self.prototypes.comparable(self.addon(features).unsqueeze(1)))
 
     def classify(self, scores: Tensor) -> Tensor:
         return self.classifier(scores * self.prototypes.kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -192,8 +192,16 @@ class Prototypes(nn.Module):
         difference = patches.gather(1, index) - vectors
         return difference.square().sum(2).unflatten(2, size)
 
+    def comparable(self, embedding: Tensor) -> Tensor:
+        """An embedding B×G×D×… as `points` are compared with it."""
+        return embedding
+
     def similarity(self, distances: Tensor) -> Tensor:
         return log_similarity(distances, self.epsilon)
+
+    def activation(self, distances: Tensor) -> Tensor:
+        """The similarity as a map shows it: 0 where nothing of the prototype is seen."""
+        return self.similarity(distances)
 
     @_in_full_precision
     def across_groups(self, embedding: Tensor, prototypes: Tensor) -> Tensor:
@@ -214,30 +222,58 @@ class Prototypes(nn.Module):
 class UnitPrototypes(Prototypes):
     """Prototypes on the unit sphere, where half the squared distance is the cosine distance d = 1 − cos(z, p).
 
-    The embedding must have unit length too. Similarity is PixPNet's: log(1/(d + ε) + 1).
+    `comparable` brings the embedding to unit length too. Similarity is PixPNet's: log(1/(d + ε) + 1).
     """
 
     def points(self) -> Tensor:
         return F.normalize(super().points(), dim=1)
+
+    def comparable(self, embedding: Tensor) -> Tensor:
+        return F.normalize(embedding, dim=2)
 
     def similarity(self, distances: Tensor) -> Tensor:
         return torch.log(1 / (distances / 2 + self.epsilon) + 1)
 
 
 class CosinePrototypes(UnitPrototypes):
-    """Prototypes on the unit sphere with s = scale·max(0, cos(z, p)), the scale learned.
+    """Prototypes on the unit sphere with s = σ·max(0, cos(z, p)), cos = 1 − ‖z − p‖²/2, and a scale σ that is learned.
 
     What points away counts as nothing, not as evidence against a class: a score, and a map, is never negative.
-    The embedding must have unit length too.
+    `comparable` brings the embedding to unit length.
+
+    With ``signed`` the score is σ·cos(z, p): a prototype that starts with its back to the patches of its class still
+    learns. Maps stay σ·max(0, cos): they show what looks like the prototype, and where the score is negative nothing.
+
+    >>> prototypes = CosinePrototypes(torch.eye(2, dtype=torch.bool), groups=1, width=2, signed=True)
+    >>> distances = torch.tensor([0.0, 2.0, 4.0])  # the same direction, a right angle, the opposite one
+    >>> prototypes.similarity(distances).tolist(), prototypes.activation(distances).tolist()
+    ([5.0, 0.0, -5.0], [5.0, 0.0, 0.0])
     """
 
-    def __init__(self, membership: Tensor, groups: int, width: int, scale: float = 5.0) -> None:
+    def __init__(self, membership: Tensor, groups: int, width: int, scale: float = 5.0, signed: bool = False) -> None:
         super().__init__(membership, groups, width)
         nn.init.normal_(self.vectors)  # uniform in [0, 1) they would all point the same way
         self.scale = nn.Parameter(torch.tensor(scale))
+        self.signed = signed
 
     def similarity(self, distances: Tensor) -> Tensor:
+        cosine = 1 - distances / 2
+        return self.scale * (cosine if self.signed else cosine.clamp_min(0))
+
+    def activation(self, distances: Tensor) -> Tensor:
         return self.scale * (1 - distances / 2).clamp_min(0)
+
+
+Similarity = Literal["log", "cosine"]
+
+
+def make_prototypes(
+    similarity: Similarity, membership: Tensor, groups: int, width: int, epsilon: float, scale: float
+) -> Prototypes:
+    """Of the systems that leave the choice: ``epsilon`` is that of ``log``, ``scale`` where ``cosine`` starts."""
+    if similarity == "cosine":
+        return CosinePrototypes(membership, groups, width, scale, signed=True)
+    return Prototypes(membership, groups, width, epsilon)
 
 
 def _prototype_order(grouped: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def project(
     vectors.copy_(torch.where(found.unsqueeze(1), chosen.squeeze(2), vectors))
     if best.embedding.seen is not None:
         model.point_at(best.embedding.seen, found)
-    maps = model.prototypes.similarity((values - model.prototypes.points()[:, :, None, None]).square().sum(1))
+    maps = model.prototypes.activation((values - model.prototypes.points()[:, :, None, None]).square().sum(1))
     maps = maps if where is None else maps * where
     grounded = found & (best.rank >= 1)
     return Projection(best.image, best.location, best.distance, best.share, grounded, maps, best.embedding.squares)
