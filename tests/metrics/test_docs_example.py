@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    ("page", "blocks"), [("metrics.md", 8), ("companions.md", 3), ("audit.md", 2), ("interventions.md", 2)]
+    ("page", "blocks"), [("metrics.md", 9), ("companions.md", 3), ("audit.md", 2), ("interventions.md", 2)]
 )
 def test_the_code_on_the_page(page: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
