@@ -5,13 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import re
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +26,7 @@ from dapl.experiments.comparison import against_black_box, in_order, minutes_of,
 from dapl.experiments.many_runs import measured
 from dapl.runs.run import Run
 
+from ..forked import Forked
 from .conftest import COMPARED
 
 
@@ -226,15 +223,15 @@ def test_minutes_are_those_of_the_stages(compared: Path) -> None:
 def test_killed_it_goes_on(compared: Path, tmp_path: Path, configs: Callable[[Path], list[Path]]) -> None:
     """kill -9 in the middle, then the same command: the same weights as in the comparison that was not killed."""
     files, out = configs(tmp_path), tmp_path / "out"
-    command = [sys.executable, "-m", "dapl", "compare", *map(str, files), "--seeds", "0,1", "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ["compare", *map(str, files), "--seeds", "0,1", "--out", str(out)]
+    process = Forked(tmp_path / "said", main, command).process
     until = time.monotonic() + 120
     while not (tmp_path / "out" / "runs" / "ours-seed0" / "checkpoints").exists() and time.monotonic() < until:
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert not (tmp_path / "out" / "compare.json").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert main(command) == 0
     for mine in sorted((tmp_path / "out").rglob("best.safetensors")):
         theirs = compared / mine.relative_to(tmp_path / "out")
         ours, others = load_file(mine), load_file(theirs)

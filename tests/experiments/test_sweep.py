@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +24,8 @@ from dapl.evaluation import evaluate
 from dapl.experiments import sweep_study
 from dapl.models.backbone import Backbone
 from dapl.runs.run import Run
+
+from ..forked import Forked
 
 
 def trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
@@ -173,19 +175,17 @@ def test_the_paper_s_figure_has_three_panels(sweep: Callable[..., int], tmp_path
 # --- killed, interrupted, failed ------------------------------------------------------------------------------------
 
 
-KILLED = """
-import os, sys
-from dapl.cli import main
-from dapl.runs.run import Run
-log = Run.log
-def counted(run, entry):
-    log(run, entry)
-    if len(run.logged()) == 5:
-        os.kill(os.getpid(), int(sys.argv[1]))
-Run.log = counted
-sys.exit(main(sys.argv[2:]))
-"""
-"""`dapl`, which gets a signal when it has logged five epochs."""
+def killed(how: signal.Signals, command: list[str]) -> int:
+    """`dapl`, which gets a signal when it has logged five epochs; to be called in a process of its own."""
+    log = Run.log
+
+    def counted(run: Run, entry: dict[str, Any]) -> None:
+        log(run, entry)
+        if len(run.logged()) == 5:
+            os.kill(os.getpid(), how)
+
+    Run.log = counted  # type: ignore[method-assign]
+    return main(command)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
@@ -196,10 +196,8 @@ def test_killed_while_training(
     epochs, out = 10, tmp_path / "out"
     command = ["sweep", str(write({"schedule": [{"stage": "warm_up", "epochs": epochs}]})), "--out", str(out)]
     command += ["--grid", "loss.cluster=0.5"]
-    killed = [sys.executable, "-c", KILLED, str(int(how)), *command]
-    process = subprocess.run(killed, capture_output=True, text=True, check=False)
-    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), process.stderr
-    assert ("dapl: interrupted; the same command goes on" in process.stderr) == (how == signal.SIGINT)
+    said = Forked(tmp_path / "said", killed, how, command).finish(130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert ("dapl: interrupted; the same command goes on" in said) == (how == signal.SIGINT)
     run = Run(out / "runs" / "loss.cluster=0.5,seed=0")
     before = run.logged()[:4]
     assert states(out) == ["RUNNING" if how == signal.SIGKILL else "FAIL"]
@@ -214,12 +212,12 @@ def test_killed_while_training(
 def test_two_processes_share_the_work(write: Callable[..., Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ["sweep", str(write()), "--out", str(out), "--grid", "loss.cluster=0.1,0.2,0.3,0.4"]
-    other = subprocess.Popen([sys.executable, "-m", "dapl", *command], stdout=subprocess.DEVNULL)
+    other = Forked(tmp_path / "said", main, command)
     while not (out / "runs").exists():
-        assert other.poll() is None
+        assert other.process.is_alive(), other.said.read_text()
         time.sleep(0.02)
     assert main(command) == 0
-    assert other.wait(timeout=250) == 0
+    other.finish()
     found = trials(out)
     assert [trial.state.name for trial in found] == ["COMPLETE"] * 4
     assert len({trial.user_attrs["point"] for trial in found}) == 4

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import multiprocessing
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ from dapl.runs.run import Run
 from dapl.training import trainer
 from dapl.training.trainer import train
 
+from ..forked import Forked
 from .conftest import UP_AND_DOWN, Killed, assert_same_run, train_and_copy
 
 CRASHED: dict[str, Any] = {
@@ -92,22 +89,11 @@ def test_a_line_cut_short_is_forgotten(configured: Callable[..., Config], tmp_pa
     assert_same_run(run, whole)
 
 
-class Training:
-    """``dapl train`` in a process of its own: forked, so that it need not import everything anew."""
+class Training(Forked):
+    """``dapl train`` in a process of its own."""
 
     def __init__(self, said: Path, *arguments: str) -> None:
-        self.said = said
-        said.write_text("")
-        self.process = multiprocessing.get_context("fork").Process(target=self._train, args=arguments)
-        self.process.start()
-
-    def _train(self, *arguments: str) -> None:
-        with self.said.open("w") as stream, redirect_stderr(stream), redirect_stdout(io.StringIO()):
-            sys.exit(main(["train", *arguments]))
-
-    def finish(self) -> None:
-        self.process.join(120)
-        assert self.process.exitcode == 0, self.said.read_text()
+        super().__init__(said, main, ["train", *arguments])
 
     def kill_when(self, reached: Callable[[], bool], delay: float) -> None:
         """SIGKILL some seconds after the first moment that ``reached`` is seen to be true."""
