@@ -148,7 +148,7 @@ def _protocol_lines(result: Evaluation) -> list[str]:
     lines = [f"{p['data']}, {p['split']}: {p['images']} images; {p['checkpoint']}"]
     if "notice" in p:
         lines.append(f"accuracy: {p['notice']}")
-    if any(name in result.numbers for name in ("coverage", "diversity", "region_background_share")):
+    if any(metric.name in result.numbers for metric in METRICS if metric.scoped and metric.name != "background_bias"):
         parts = "" if p["part_mode"] is None else f", τ {p['tau']:g}, parts {_part_text(p)}"
         lines.append(f"{region_text(p)}{parts}, scope {p['scope']}")
     if result.skipped:
