@@ -43,8 +43,8 @@ class Protocols:
     """All protocols, on one image after the other.
 
     Beside the explanations of the subject there are three that any explanation should be held against: ``drops``, what
-    the logits really lose without each piece (the best that can be said of this model part by part), ``shuffled``, the
-    first explanation with its importances dealt out anew, and ``even``, the same relevance on every pixel.
+    the logits really lose without each piece (a measurement, which no explanation beats in SD), ``shuffled``, the first
+    explanation with its importances dealt out anew, and ``even``, the same relevance on every pixel.
     """
 
     def __init__(

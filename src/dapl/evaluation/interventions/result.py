@@ -30,7 +30,7 @@ MODEL_HEADINGS = {
     "scene_independence": "same label at another place",
 }
 ABOUT = {
-    "drops": "drops (what the logits lose: the best for this model)",
+    "drops": "drops (what the logits really lose)",
     "shuffled": "shuffled (chance)",
     "even": "even (the same on every pixel)",
     "oracle": "oracle (another model, right by construction)",
