@@ -74,7 +74,12 @@ def distinctiveness(points: Tensor, side: float = 72, kept: Tensor | None = None
 
 
 def distinctiveness_counts(points: Tensor, side: float = 72, kept: Tensor | None = None) -> Tensor:
-    """What Distinctiveness is made of, (…, 2): the sum of the IoUs over pairs, and the number of pairs."""
+    """What Distinctiveness is made of, (…, 2): the sum of the IoUs over pairs, and the number of pairs.
+
+    Example:
+        >>> distinctiveness_counts(torch.tensor([[10, 10], [10, 10], [200, 200]])).tolist()
+        [1.0, 3.0]
+    """
     check_positive(side, "side")
     if points.ndim < 2 or points.shape[-1] != 2 or points.shape[-2] == 0:
         raise DaplError(f"points must be (…, prototypes, 2), x and y in pixels, but are {shape_of(points)}.")
@@ -128,7 +133,13 @@ def comprehensiveness_counts(
     threshold: float = 0.6,
     kept: Tensor | None = None,
 ) -> Tensor:
-    """What Comprehensiveness is made of, (…, 2): |U ∩ M| and |U ∪ M| in pixels."""
+    """What Comprehensiveness is made of, (…, 2): |U ∩ M| and |U ∪ M| in pixels.
+
+    Example:
+        >>> maps = torch.tensor([[0.0, 1.0, 5.0, 2.0], [4.0, 0.0, 0.0, 0.0]]).view(2, 1, 4)
+        >>> comprehensiveness_counts(maps, torch.tensor([[True, True, True, False]])).tolist()
+        [2.0, 3.0]
+    """
     check_maps(maps)
     check_open_interval(threshold, 0, 1, "threshold")
     if masks.dtype != torch.bool:

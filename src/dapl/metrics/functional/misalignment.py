@@ -160,7 +160,15 @@ def misalignment_terms(
     right: Tensor,
     attacked_right: Tensor,
 ) -> Misalignment:
-    """What `spatial_misalignment` is the mean of: each field (…), NaN for an image that has no value."""
+    """What `spatial_misalignment` is the mean of: each field (…), NaN for an image that has no value.
+
+    Example:
+        >>> region, moved = torch.tensor([[[True, False]]]), torch.tensor([[[False, True]]])
+        >>> scores, attacked = torch.tensor([[4.0, 2.0]]), torch.tensor([[1.0, 2.0]])
+        >>> yes, first, rival = torch.tensor([True]), torch.tensor([0]), torch.tensor([[False, True]])
+        >>> misalignment_terms(region, moved, scores, attacked, first, rival, yes, ~yes).activation
+        tensor([0.7500])
+    """
     chosen = prototype.unsqueeze(-1)
     return Misalignment(
         location_change(regions, attacked_regions),
