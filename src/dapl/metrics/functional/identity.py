@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from dapl.common.errors import DaplError
@@ -107,6 +106,8 @@ def class_identity(hits: Tensor, seen: Tensor, kept: Tensor | None = None) -> Te
     _, there, counts = counted(shares.bool(), seen > 0, kept)
     shares = shares * counts.unsqueeze(-1)
     tables = shares.reshape(-1, *shares.shape[-2:]).cpu().numpy()
+    from scipy.optimize import linear_sum_assignment  # slow to load: only where it is used
+
     best = [float(table[linear_sum_assignment(table, maximize=True)].sum()) for table in tables]
     found = torch.tensor(best, dtype=torch.float64, device=shares.device).reshape(shares.shape[:-2])
     pairs = torch.minimum(counts.sum(-1), there.sum(-1))

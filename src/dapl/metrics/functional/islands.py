@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from dapl.metrics.functional.checks import check_boolean
@@ -73,6 +71,9 @@ def _islands(regions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     touching = np.maximum(last - first, 0)
     here = np.repeat(np.arange(len(starts)), touching)
     there = np.arange(touching.sum()) + np.repeat(first - (np.cumsum(touching) - touching), touching)
+    from scipy.sparse import coo_array  # scipy takes as long to load as all else: only where it is used
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(here), bool), (here, there)), shape=(len(starts), len(starts)))
     number, island = connected_components(graph, directed=False)
     size = np.bincount(island, ends - starts, minlength=number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from dapl.metrics.functional.checks import counted
@@ -29,6 +28,8 @@ def matched_counts(assigned: Tensor, visible: Tensor | None = None, kept: Tensor
     assigned, visible, kept = counted(assigned, visible, kept)
     kept = kept & visible.any(-1, keepdim=True)
     edges = assigned.reshape(-1, *assigned.shape[-2:]).cpu().numpy()
+    from scipy.optimize import linear_sum_assignment  # slow to load: only where it is used
+
     pairs = [int(one[linear_sum_assignment(one, maximize=True)].sum()) for one in edges]
     matched = torch.tensor(pairs, device=assigned.device).reshape(assigned.shape[:-2])
     return torch.stack((matched, kept.sum(-1), visible.sum(-1)), dim=-1)
