@@ -95,9 +95,10 @@ def chance_of(run_data: RunData, split: Split, protocol: EvaluationProtocol, pro
 
 
 def reachable(dataset: Dataset) -> frozenset[str]:
-    """The metrics that need maps and annotations, all of which the data has."""
-    gives = {"maps"} | data_gives(dataset.parts, dataset.has_masks)
-    return frozenset(one.name for one in METRICS if len(one.needs) > 1 and gives.issuperset(one.needs))
+    """The metrics that need maps, and of annotations only what the data has; none where it has none at all."""
+    annotated = data_gives(dataset.parts, dataset.has_masks)
+    gives = {"maps"} | annotated
+    return frozenset(one.name for one in METRICS if annotated and "maps" in one.needs and gives.issuperset(one.needs))
 
 
 def chance_key(run_data: RunData, split: Split, protocol: EvaluationProtocol, prototypes: int) -> str:

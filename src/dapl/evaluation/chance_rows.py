@@ -10,8 +10,8 @@ from typing import Any
 
 from dapl.metrics.registry import NUMBERS, given_by, shown
 
-_HEADING = 12
-"""Characters of a heading per line."""
+_HEADING, _COLUMNS = 12, 7
+"""Characters of a heading per line, and columns side by side: a table of more goes on below."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def chance_table(chance: Chance, own: Mapping[str, float] | None = None, metrics
     lines = [f"what chance gets on these images ({chance.prototypes} prototypes per class, no model)"]
     if names:
         rows = {"this model": own} if own is not None else {}
-        lines += _aligned(names, {**rows, **chance.rows})
+        for start in range(0, len(names), _COLUMNS):
+            lines += [*([""] if start else []), *_aligned(names[start : start + _COLUMNS], {**rows, **chance.rows})]
     reasons: dict[str, list[str]] = {}
     for row, reason in chance.missing.items():
         reasons.setdefault(reason, []).append(row)
