@@ -253,6 +253,7 @@ def test_data_without_parts_or_masks_gives_what_it_can_and_says_why(
     without(monkeypatch, parts=False, masks=False)
     result = evaluate(run, quiet=True)
     read_off = {"sparsity", "class_size", "explanation_size"}
+    read_off |= {"distinctiveness", "islands"}  # of the maps alone
     assert set(result.numbers) == {"accuracy", "balanced_accuracy", "ece", "cross_entropy"} | read_off
     assert result["accuracy"] == evaluated[1]["accuracy"]
     text = table(result)
@@ -268,7 +269,8 @@ def test_parts_without_masks_still_have_coverage(
     without(monkeypatch, parts=True, masks=False)
     result = evaluate(run, quiet=True)
     assert result["coverage"] == pytest.approx(evaluated[1]["coverage"])
-    assert set(result.missing) == {"background_bias", "region_background_share", "object_overlap", "oirr"}
+    on_object = {"background_bias", "region_background_share", "object_overlap", "oirr", "comprehensiveness"}
+    assert set(result.missing) == on_object
     with pytest.raises(DaplError, match="part_mode: voronoi needs foreground masks"):
         evaluate(run, EvaluationProtocol(part_mode="voronoi"), quiet=True)
 
