@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -20,6 +21,7 @@ class Forked:
         self.process.start()
 
     def _run(self, call: Callable[..., Any], *arguments: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests were started in the background
         with self.said.open("w") as stream, redirect_stderr(stream), redirect_stdout(stream):
             sys.exit(call(*arguments))
 

@@ -12,7 +12,7 @@ from PIL import Image
 from dapl.config import Config
 from dapl.training.trainer import train
 
-NOT_NEEDED = ("lightning_fabric", "torchmetrics", "transformers", "scipy", "torch._dynamo")
+NOT_NEEDED = ("lightning_fabric", "torchmetrics", "transformers", "torch._dynamo")
 COMMANDS = """
 import sys
 from dapl.cli import main

@@ -194,7 +194,7 @@ def test_what_is_asked_for_is_printed(compared: Path, tmp_path: Path, capsys: py
     assert main(["compare", str(ours), "--metrics", "all", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     with (tmp_path / "compare.csv").open() as file:
-        (row,) = csv.DictReader(file)
+        row, *_ = csv.DictReader(file)  # then come the rows of chance
     for name in ("stability", "purity", "faithfulness"):
         assert math.isfinite(float(row[name]))
         assert name in (tmp_path / "compare.md").read_text()

@@ -92,7 +92,8 @@ def test_an_example_is_explained_as_the_library_explains_it(client: httpx.Client
     for one, evidence in zip(answer["classes"], expected.classes, strict=True):
         assert one["name"] == evidence.name
         for shown, row in zip(one["rows"], evidence.rows, strict=True):
-            assert (shown["prototype"], tuple(shown["box"]), shown["part"]) == (row.prototype, row.box, row.part)
+            assert (shown["prototype"], shown["part"]) == (row.prototype, row.part)
+            assert shown["box"] == (None if row.box is None else list(row.box))
             assert shown["foreground"] == row.foreground
             assert shown["background"] == row.background
 
@@ -118,6 +119,8 @@ def test_every_image_that_an_answer_names_is_there(client: httpx.Client) -> None
     for row in rows:
         patch = Image.open(io.BytesIO(client.get(row["patch"]["image"]).content))
         assert patch.size == (row["patch"]["width"], row["patch"]["height"])
+        if row["patch"]["box"] is None:  # a map that is flat on its own image has no region
+            continue
         left, top, right, bottom = row["patch"]["box"]
         assert 0 <= left < right <= patch.width
         assert 0 <= top < bottom <= patch.height
