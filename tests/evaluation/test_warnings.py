@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from dapl.evaluation import evaluate, table
-from dapl.evaluation.warnings import chance_probability
+from dapl.evaluation import Evaluation, evaluate, table
+from dapl.evaluation.warnings import background_share, background_warning, chance_probability, lies_on_background
 from dapl.runs.run import Run
 
 
@@ -56,3 +56,24 @@ def test_weights_that_are_not_finite(run: Path) -> None:
     assert set(result.missing) == {"coverage", "sparsity"}
     assert "not finite" in result.missing["coverage"]
     assert result["accuracy"] <= 1
+
+
+def test_reasons_on_background(evaluated: tuple[Path, Evaluation]) -> None:
+    """A model that has learned nothing looks anywhere, mostly at background, and this is said where it is read."""
+    folder, result = evaluated
+    share = result["region_background_share"]
+    assert lies_on_background(share)
+    said = background_warning(share)
+    assert said is not None
+    assert said in result.warnings
+    assert said.startswith(f"{share:.0%} of what the reasons rest on lies off the object")
+    assert said in table(result).splitlines()[-1]
+    assert said in json.loads(Run.open(folder).evaluation_file.read_text())["warnings"]
+
+
+def test_the_rule_for_background() -> None:
+    assert [lies_on_background(share) for share in (0.5, 0.51, math.nan, None)] == [False, True, False, False]
+    assert background_share([0.9, 0.1], weights=[-3.0, 1.0]) == pytest.approx(0.7)
+    assert background_share([0.9, math.nan, 0.1]) == pytest.approx(0.5)
+    assert background_share([None, math.nan]) is None
+    assert background_warning(0.5) is None

@@ -198,7 +198,7 @@ def summarise(
         missing={name: missing[name] for name in NAMES if name in missing},
         curves=coverage_curves(measured) if with_parts and "coverage" in measured.names else {},
         skipped=int((~measured.scoped["visible"].any(1)).sum()) if with_parts else 0,
-        warnings=warnings_of(measured, finite),
+        warnings=warnings_of(measured, finite, found),
     )
 
 
