@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-import torch
-
-from dapl.common import operators as _torchvision
 
 
 def run(code: str) -> str:
@@ -85,32 +83,61 @@ print(config is torch._dynamo.config, sys.modules["torch._dynamo"] is torch._dyn
     assert run(code) == "True True"
 
 
-@pytest.fixture
-def _unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if neither `ensure_operators` nor torchvision's import had run; the operators themselves are declared."""
-    monkeypatch.setattr(_torchvision, "_library", None)
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    assert hasattr(torch.ops.torchvision, "nms")
+def _registering(*operators: str) -> str:
+    """As a compiled library does when it is loaded; asked for again, it is there already."""
+    schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+    return f"""
+import torch
+if not hasattr(torch, "library_of_a_test"):
+    torch.library_of_a_test = torch.library.Library("torchvision", "DEF")
+    for operator in {operators}:
+        torch.library_of_a_test.define(operator + "{schema}")
+"""
 
 
-@pytest.mark.usefixtures("_unrepaired")
-def test_nothing_is_declared_where_the_operators_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_torchvision, "_compiled_operators_load", lambda: False)
-    assert _torchvision.ensure_operators() is False
-    assert _torchvision._library is None
+_LAYOUTS = {
+    "a file that does not load": {"extension.py": ""},
+    "all operators, in whatever file": {"extension.py": _registering("nms", "qnms")},
+    "one operator of two": {"extension.py": _registering("nms")},
+    "another CUDA": {"extension.py": "raise RuntimeError('compiled with another CUDA')"},
+    "operators loaded elsewhere": {"compiled.py": _registering("nms", "qnms")},
+}
+"""How a torchvision may load its operators, by the files that it would have."""
+_INIT = """
+import importlib, pkgutil, torch
+for module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"torchvision.{module.name}")
+for operator in ("nms", "qnms"):
+    torch.library.register_fake(f"torchvision::{operator}", lambda dets, scores, iou_threshold: dets)
+"""
 
 
-@pytest.mark.usefixtures("_unrepaired")
-@pytest.mark.parametrize("loads", [True, False])
-def test_whether_the_compiled_operators_load(loads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-
-    def load_library(path: str) -> None:
-        tried.append(path)
-        if not loads:
-            raise OSError("undefined symbol")
-
-    monkeypatch.setattr(torch.ops, "load_library", load_library)
-    assert _torchvision._compiled_operators_load() is loads
-    assert len(tried) == 1
-    assert "torchvision" in tried[0]
+def test_what_is_declared_is_decided_by_what_torchvision_registers(tmp_path: Path) -> None:
+    for number, files in enumerate(_LAYOUTS.values()):
+        package = tmp_path / str(number) / "torchvision"
+        for name, text in (
+            {"__init__.py": _INIT, "transforms/__init__.py": "", "transforms/v2.py": ""} | files
+        ).items():
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            (package / name).write_text(text)
+    code = f"""
+import os, sys, torch
+for number in range({len(_LAYOUTS)}):
+    if os.fork() == 0:
+        sys.path.insert(0, f"{tmp_path}/{{number}}")
+        try:
+            import dapl.common.operators as repair
+            print("declared" if repair._library else "nothing declared", flush=True)
+        except Exception as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    found = dict(zip(_LAYOUTS, run(code).splitlines(), strict=True))
+    assert found == {
+        "a file that does not load": "declared",
+        "all operators, in whatever file": "nothing declared",
+        "one operator of two": "declared",
+        "another CUDA": "compiled with another CUDA",
+        "operators loaded elsewhere": "nothing declared",
+    }

@@ -4,7 +4,7 @@ torchvision must load beside a torch build that its compiled operators do not fi
 implementations for ``torchvision::nms`` and ``torchvision::qnms`` at import. Where the compiled library did not load
 (a CPU build of torch beside a CUDA wheel of torchvision), the two schemas do not exist and the import fails with
 ``operator torchvision::nms does not exist``. Declaring the schemas is enough: transforms and classification models
-call neither operator.
+call neither operator. What is missing is known only after torchvision has loaded what it can, so that comes first.
 
 It must load quickly, and timm too: both import torch's compiler for one function, which takes longer than the two of
 them together and which is called only where something is compiled. Here that import waits for the first call; timm is
@@ -12,13 +12,11 @@ taken from here (``from dapl.common.operators import timm``), and loaded when th
 """
 
 import importlib
-import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,26 +31,33 @@ _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _library: torch.library.Library | None = None  # keeps the schemas registered for the life of the process
 
 
-def _compiled_operators_load() -> bool:
+def _torchvision_has_loaded_operators() -> bool:
+    """Let torchvision load its compiled operators as it always does, without the rest of it; whether it had its say.
+
+    Which file holds them is torchvision's own business (``_C.so`` up to 0.28, ``_C_stable.so`` since). An operator that
+    is declared here first, and then found in that file, would end the process; so where a torchvision does not load
+    them in its module ``extension``, nothing may be declared.
+    """
     spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        return True  # nothing to repair: the import itself will say that torchvision is missing
-    folder = Path(spec.origin).parent
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        extension = folder / f"_C{suffix}"
-        if extension.exists():
-            try:
-                torch.ops.load_library(str(extension))
-            except OSError:
-                return False
-            return hasattr(torch.ops.torchvision, "nms")
-    return False
+    if spec is None or spec.submodule_search_locations is None:
+        return False  # the import itself will say that torchvision is missing
+    package = ModuleType("torchvision")
+    package.__path__ = list(spec.submodule_search_locations)
+    sys.modules["torchvision"] = package
+    try:
+        importlib.import_module("torchvision.extension")
+    except Exception:  # its own import, below, says what is wrong with this torchvision
+        return False
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+    return True
 
 
 def ensure_operators() -> bool:
     """Declare the missing schemas; returns whether anything had to be declared."""
     global _library
-    if "torchvision" in sys.modules or _library is not None or _compiled_operators_load():
+    if "torchvision" in sys.modules or _library is not None or not _torchvision_has_loaded_operators():
         return False
     missing = [operator for operator in ("nms", "qnms") if not hasattr(torch.ops.torchvision, operator)]
     if not missing:
