@@ -45,7 +45,9 @@ def message_of(text: str, tmp_path: Path, overrides: dict[str, Any] | None = Non
 # --- reading and writing ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cub20/protopnet", "cub20/protopnet-frozen", "cub200/protopnet"])
+@pytest.mark.parametrize(
+    "name", ["cub20/protopnet", "cub20/protopnet-frozen", "cub200/protopnet", "cub200-inat/protopnet"]
+)
 def test_protopnet_is_trained_as_it_was_best_on_validation(name: str) -> None:
     """Without weight decay on the add-on: 63.3 %, and 46.7 % with it."""
     stages = [stage for stage in load_config(CONFIGS / f"{name}.yaml").schedule if isinstance(stage, FitStage)]
@@ -58,6 +60,31 @@ def test_comments_of_the_widths_are_true() -> None:
     for path in sorted((CONFIGS / "cub20").glob("dapl-[0-9]*.yaml")):
         width = load_config(path).model.head_dim  # type: ignore[union-attr]
         assert ("another width" in path.read_text(encoding="utf-8")) == (width != default), path.name
+
+
+def test_every_config_can_be_read() -> None:
+    files = [path for path in CONFIGS.rglob("*.yaml") if path.parent.name not in ("sweeps", "bases")]
+    assert len(files) > 30
+    for path in files:
+        load_config(path)
+
+
+def test_the_table_of_all_of_cub_is_complete_on_both_kinds_of_features() -> None:
+    """Each config on features of birds differs from its namesake in the backbone alone."""
+    rows = {"blackbox", "protopnet", "protopnet-cosine", "protopshare", "pixpnet", "dapl-8", "dapl-16", "dapl-32"}
+    files = sorted((CONFIGS / "cub200-inat").glob("*.yaml"))
+    assert {path.stem for path in files} >= rows | {"dapl-fg", "parts"}
+    for path in files:
+        birds, plain = load_config(path), load_config(CONFIGS / "cub200" / path.name)
+        assert (birds.model.backbone.name, birds.model.backbone.weights) == ("mobilenetv2_100", "inat_birds")
+        changed = {"name": plain.model.backbone.name, "weights": plain.model.backbone.weights}
+        backbone = birds.model.backbone.model_copy(update=changed)
+        assert birds.model_copy(update={"model": birds.model.model_copy(update={"backbone": backbone})}) == plain, (
+            path.stem
+        )
+        boxes = load_config(path, {"data.crop": "box"})
+        assert boxes.data.crop == "box"  # type: ignore[union-attr]
+        assert boxes.model_copy(update={"data": birds.data}) == birds
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
@@ -116,6 +143,51 @@ def test_values_do_not_change_after_they_were_checked() -> None:
 
 def test_the_demo_s_config_is_valid() -> None:
     load_config(Path(dapl.__file__).with_name("demo.yaml"))
+
+
+# --- configs laid over others -----------------------------------------------------------------------------------
+
+
+def test_a_config_is_laid_over_its_base(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "common.yaml").write_text(
+        "seed: 3\nmodel: {heads: 5, head_dim: 32, backbone: {stages: [-2, -1], weights: random}}\n"
+        "schedule: [{stage: joint}]"
+    )
+    (tmp_path / "other.yaml").write_text("model: {head_dim: 8}\nloss: {cluster: 0.1}")
+    (tmp_path / "sub" / "middle.yaml").write_text("base: ../common.yaml\nmodel: {backbone: {balance: true}}")
+    file = tmp_path / "sub" / "run.yaml"
+    file.write_text(
+        "base: [middle.yaml, ../other.yaml]\nmodel: {backbone: {stages: [-1]}}\nschedule: [{stage: warm_up}]"
+    )
+    config = load_config(file, {"loss.separation": 0})
+    assert (config.seed, config.model.heads, config.model.head_dim) == (3, 5, 8)  # type: ignore[union-attr]
+    assert (config.model.backbone.weights, config.model.backbone.balance) == ("random", True)
+    assert config.model.backbone.stages == [-1]  # a list is replaced
+    assert [stage.stage for stage in config.schedule] == ["warm_up"]
+    assert (config.loss.cluster, config.loss.separation) == (0.1, 0)
+    assert "base" not in dump_config(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "base: ../nowhere.yaml",
+            "base: no such file ../nowhere.yaml; paths are relative to the folder of this config.",
+        ),
+        ("base: 3", "base: is the path of a config or a list of paths, this is 3."),
+        ("base: run.yaml", "base: run.yaml leads back to itself; a config cannot be its own base."),
+        ("base: twin.yaml", "base: ./run.yaml leads back to itself; a config cannot be its own base."),
+    ],
+)
+def test_bases_that_are_none(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    (tmp_path / "twin.yaml").write_text("base: ./run.yaml")
+    with pytest.raises(DaplError) as caught:
+        load_config(tmp_path / "run.yaml")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 # --- overrides --------------------------------------------------------------------------------------------------

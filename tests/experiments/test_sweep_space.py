@@ -93,6 +93,13 @@ def test_the_file_may_be_edited_while_the_sweep_goes_on(base: Base) -> None:
     assert base.config().model.head_dim == 4  # type: ignore[union-attr]
 
 
+def test_a_base_may_be_laid_over_another(base: Base, tmp_path: Path) -> None:
+    file = tmp_path / "over.yaml"
+    file.write_text(f"base: {base.source}\nmodel: {{heads: 3}}")
+    model = Base.read(file, {}).config().model
+    assert (model.heads, model.head_dim) == (3, 4)  # type: ignore[union-attr]
+
+
 def test_points_are_all_combinations(base: Base) -> None:
     panel = make_panel("p", "", base, [parse_grid("model.head_dim=8,4"), parse_grid("loss.cluster=0,1")])
     found = [(point["model.head_dim"], point["loss.cluster"]) for point in panel.points()]

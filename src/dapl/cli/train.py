@@ -14,7 +14,7 @@ _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 
 @command(
     "Train a model by its config, or go on with a run.",
-    ("config?", Path, "YAML config, e.g. configs/cub20.yaml"),
+    ("config?", Path, "YAML config, e.g. configs/cub20.yaml; its field `base` names configs that it is laid over"),
     ("--out RUN", Path, "run directory to make (default: runs/<name of the config>, or RUN-without-marked)"),
     ("--resume RUN", Path, "go on with this run from its last checkpoint"),
     ("--from RUN", Path, "with --drop-marked: the run to improve"),

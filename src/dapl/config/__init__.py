@@ -21,7 +21,7 @@ from dapl.config.model import (
     ProtoPNetModel,
     ProtoPShareModel,
 )
-from dapl.config.reading import describe_fields, dump_config, load_config, parse_config, read_yaml
+from dapl.config.reading import describe_fields, dump_config, load_config, parse_config, read_config_file, read_yaml
 from dapl.config.section import Section
 from dapl.config.training import (
     ContrastConfig,
@@ -84,5 +84,6 @@ __all__ = [
     "dump_config",
     "load_config",
     "parse_config",
+    "read_config_file",
     "read_yaml",
 ]

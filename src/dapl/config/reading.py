@@ -76,7 +76,7 @@ def _describe_option(option: type[Section], dotted: str, separator: str) -> Iter
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML file and lay dotted overrides over it, e.g. ``{"model.head_dim": 8}``."""
-    values: dict[str, Any] = {} if path is None else read_yaml(path)
+    values: dict[str, Any] = {} if path is None else read_config_file(path)
     for dotted, value in (overrides or {}).items():
         _set(values, dotted, copy.deepcopy(value))  # a later field may be set inside it
     return parse_config(values, source=str(path) if path is not None else "config")
@@ -98,6 +98,40 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise DaplError(f"{path}: a config is a mapping of fields, this file holds a {type(values).__name__}.")
     return values
+
+
+def read_config_file(path: Path, of: Sequence[Path] = ()) -> dict[str, Any]:
+    """The fields of a config, laid over those of the files that its ``base`` names.
+
+    ``base: ../common.yaml`` is one file, ``base: [one.yaml, two.yaml]`` several, each laid over those before it; paths
+    are relative to the file that names them. Sections are merged field by field, lists and single values are replaced.
+    ``of`` holds the files that led here.
+
+    >>> read_config_file(Path("configs/cub200/dapl-8.yaml"))["model"]["head_dim"]  # doctest: +SKIP
+    8
+    """
+    values = read_yaml(path)
+    named = values.pop("base", [])
+    bases = [named] if isinstance(named, str) else named
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise DaplError(f"{path}: base: is the path of a config or a list of paths, this is {named!r}.")
+    merged: dict[str, Any] = {}
+    for base in bases:
+        file = path.parent / base
+        if not file.is_file():
+            raise DaplError(f"{path}: base: no such file {base}; paths are relative to the folder of this config.")
+        if any(file.samefile(earlier) for earlier in (*of, path)):
+            raise DaplError(f"{path}: base: {base} leads back to itself; a config cannot be its own base.")
+        merged = _laid_over(merged, read_config_file(file, (*of, path)))
+    return _laid_over(merged, values)
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _laid_over(merged[name], value) if both else value
+    return merged
 
 
 def parse_config(values: Mapping[str, Any], source: str = "config") -> Config:

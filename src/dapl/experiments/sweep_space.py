@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from dapl.common.errors import DaplError, nearest
-from dapl.config import Config, load_config, read_yaml
+from dapl.config import Config, load_config, read_config_file, read_yaml
 from dapl.metrics.registry import HEADLINES, NUMBERS, given_by, metric
 
 KNOWN = tuple(NUMBERS)
@@ -78,7 +78,7 @@ class Base:
 
     @classmethod
     def read(cls, path: Path, overrides: Mapping[str, Any]) -> Base:
-        return cls(str(path), {**read_yaml(path), **overrides})
+        return cls(str(path), {**read_config_file(path), **overrides})
 
     def config(self, values: Mapping[str, Any] | None = None) -> Config:
         """The config with some fields changed; one that does not exist, or a value that does not fit, is refused."""
