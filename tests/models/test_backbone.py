@@ -250,9 +250,11 @@ def test_transformers_take_any_multiple_of_their_patch(name: str, patch: int) ->
             backbone(torch.rand(1, 3, *size))
 
 
-@pytest.mark.parametrize("name", ["dapl-dinov2", "dapl-dinov3"])
-def test_the_configs_of_transformers_take_a_step(name: str) -> None:
-    path = Path(__file__).parents[2] / "configs" / "cub200" / f"{name}.yaml"
+TRANSFORMER_CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "cub200-vit").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", TRANSFORMER_CONFIGS, ids=lambda path: path.stem)
+def test_the_configs_of_transformers_take_a_step(path: Path) -> None:
     config = load_config(path, {"model.backbone.weights": "random"})
     model = build_model(config.model, classes=3)
     assert config.data.image_size % model.backbone.patch == 0  # type: ignore[operator,union-attr]
