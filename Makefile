@@ -41,7 +41,7 @@ test: $(STAMP) system
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
 pytest:
-	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --durations 30
 
 test-fast: system
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
