@@ -41,9 +41,9 @@ def chance_probability(right: int, images: int, share: float) -> float:
     >>> round(chance_probability(3, 10, 0.2), 4), chance_probability(0, 10, 0.2)
     (0.3222, 1.0)
     """
-    from scipy.stats import binom
+    from scipy.special import bdtrc  # scipy.stats has it too, and takes a second to load
 
-    return float(binom.sf(right - 1, images, share))
+    return float(bdtrc(right - 1, images, share))
 
 
 def lies_on_background(share: float | None) -> bool:
