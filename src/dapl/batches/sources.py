@@ -20,7 +20,7 @@ from dapl.data.transforms import Augmentation, Fit, augment, fit, mirrored
 from dapl.models.contract import FeatureTensors, Output, PrototypeModel, map_features
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: Fabric makes a copy with other types of numbers, field by field
 class Batch:
     """B images of a data set, as images or as features."""
 

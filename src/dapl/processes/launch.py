@@ -11,6 +11,7 @@ import torch
 from dapl.common.errors import DaplError, original_message
 from dapl.config import Config
 from dapl.processes.interface import Processes, SingleProcess
+from dapl.processes.precision import check_precision
 
 
 def make_processes(config: Config) -> Processes:
@@ -19,6 +20,8 @@ def make_processes(config: Config) -> Processes:
     device = _single_device(runtime.accelerator)
     if device is not None and runtime.devices * runtime.nodes == 1 and runtime.precision in ("32", "32-true"):
         return SingleProcess(device)
+    if device is not None and device.type == "cpu":
+        check_precision(runtime.precision)
     from dapl.processes.fabric import FabricProcesses
 
     return FabricProcesses.of_runtime(runtime)
