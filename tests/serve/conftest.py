@@ -28,6 +28,7 @@ import dapl
 from dapl.models.build import SYSTEMS
 from dapl.runs.loading import load_run
 from dapl.serve.app import build_app
+from dapl.serve.connections import server_config
 
 SIZE = 64
 WITH_PROTOTYPES = sorted(set(SYSTEMS) - {"blackbox"})
@@ -38,6 +39,7 @@ class Server:
     url: str
     run: Path
     process: subprocess.Popen | None = None
+    token: str | None = None
 
     def client(self) -> httpx.Client:
         """It checks of each answer that nothing of this machine is in it."""
@@ -57,11 +59,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(run: Path) -> Iterator[Server]:
-    """The server in a thread of this process, which is there at once."""
+def serving(run: Path, **options: Any) -> Iterator[Server]:
+    """The server in a thread of this process, which is there at once. ``options`` of `build_app`."""
     listening = socket.create_server(("127.0.0.1", 0))
-    options = {"log_level": "warning", "access_log": False, "server_header": False, "lifespan": "on"}
-    server = uvicorn.Server(uvicorn.Config(build_app(load_run(run)), **options))  # type: ignore[arg-type]
+    server = uvicorn.Server(server_config(build_app(load_run(run), **options)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -74,17 +75,18 @@ def serving(run: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def serving_process(run: Path) -> Iterator[Server]:
+def serving_process(run: Path, *options: str) -> Iterator[Server]:
     """`dapl serve` in a process of its own."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}  # memory is measured
     environment = plain | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-    command = [sys.executable, "-m", "dapl", "serve", str(run), "--port", "0"]
+    command = [sys.executable, "-m", "dapl", "serve", str(run), "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert "http://" in line, f"the server did not start: {line!r}"
-            yield Server("http://" + line.split("http://")[1].split("/")[0], run, process)
+            address, _, token = line.split("http://")[1].split()[0].partition("/?token=")
+            yield Server("http://" + address.rstrip("/"), run, process, token or None)
             assert process.poll() is None, "the server died"
         finally:
             process.terminate()

@@ -17,6 +17,7 @@ from dapl import load
 from dapl.data.images import MAX_PIXELS
 from dapl.runs.loading import load_run
 from dapl.serve.app import bare_app, build_app
+from dapl.serve.connections import HEADER_SECONDS, MOST_CONNECTIONS, STALLED_SECONDS, STOP_SECONDS
 from dapl.serve.inspector import REMEMBERED
 from dapl.serve.requests import FORMATS, MAX_BYTES, PLACES
 
@@ -229,7 +230,7 @@ def test_without_the_data_there_are_no_examples_and_uploads_work(run: Path, tmp_
 def test_the_docs_list_every_address() -> None:
     listed = {
         (method, path)
-        for methods, path in re.findall(r"\| ([A-Z, ]+) \| `(/api/[^`]+)` \|", TEXT)
+        for methods, path in re.findall(r"\| ([A-Z, ]+) \| `(/[^`]+)` \|", TEXT)
         for method in methods.split(", ")
     }
     paths = bare_app().openapi()["paths"]
@@ -241,5 +242,9 @@ def test_the_docs_name_the_limits() -> None:
     assert f"{MAX_PIXELS // 10**6} megapixels" in TEXT
     assert f"{PLACES} may wait" in TEXT
     assert f"the last {REMEMBERED} images" in TEXT
+    assert f"a header has {HEADER_SECONDS:.0f} seconds" in TEXT
+    assert f"not taken {STALLED_SECONDS:.0f}." in TEXT
+    assert f"may be {MOST_CONNECTIONS} connections" in TEXT
+    assert f"has {STOP_SECONDS} seconds to end" in TEXT
     for name in FORMATS:
         assert name.lower() in TEXT.lower()

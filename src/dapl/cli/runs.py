@@ -180,11 +180,14 @@ def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     ("--host ADDRESS", "127.0.0.1", "address to listen at; the default is for this machine only"),
     ("--port N", 8000, "port; 0 takes any that is free"),
     ("--allow-host NAME", [], "a further name under which browsers may call it, e.g. that of a proxy"),
+    ("--token TEXT", str, "what everyone has to show (default: none; a new one where other machines can reach it)"),
+    ("--access-log FILE", Path, "append one line of JSON per request to this file; - is standard error"),
 )
 def serve(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.serve.app import serve
 
-    serve(arguments.run, arguments.host, arguments.port, arguments.allow_host)
+    options = {"token": arguments.token, "access_log": arguments.access_log}
+    serve(arguments.run, arguments.host, arguments.port, arguments.allow_host, **options)
     return 0
 
 

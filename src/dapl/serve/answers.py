@@ -13,6 +13,10 @@ class Problem(BaseModel):
     detail: str = Field(description="What was wrong, in one sentence.")
 
 
+class Health(BaseModel):
+    status: str = Field(description="ok.")
+
+
 class MeasuredNumber(BaseModel):
     """On the test split, with a 95 % interval."""
 

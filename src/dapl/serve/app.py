@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import re
+import secrets
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,16 +26,27 @@ from dapl.common.errors import DaplError
 from dapl.explain.classifier import Classifier
 from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
+from dapl.serve.access import AccessLog
+from dapl.serve.answers import Health
 from dapl.serve.inspector import Examples, Inspector
-from dapl.serve.requests import PLACES, Guard, ModelThread, Refusal
+from dapl.serve.requests import HEALTH, PLACES, Guard, ModelThread, Refusal
 from dapl.serve.routes import explain_router, facts_router, mark_router, page_router
 from dapl.serve.state import LiveReport, State
 
 log = logging.getLogger("dapl.serve")
 
 
-def build_app(loaded: LoadedRun, names: Collection[str] = (), places: int = PLACES) -> ASGIApp:
-    """The page and the API of one run. ``names``: further host names under which it may be called."""
+def build_app(
+    loaded: LoadedRun,
+    names: Collection[str] = (),
+    places: int = PLACES,
+    token: str | None = None,
+    access_log: AccessLog | None = None,
+) -> ASGIApp:
+    """The page and the API of one run. ``names``: further host names under which it may be called.
+
+    ``token``: what everyone has to show; None lets everyone in who reaches the port.
+    """
     marks = Marks.of_run(loaded.run.folder)
     marks.read()  # a broken file is said now, not when someone marks something
     worker = ModelThread(places)
@@ -44,7 +60,7 @@ def build_app(loaded: LoadedRun, names: Collection[str] = (), places: int = PLAC
 
     app = bare_app(lifespan=life)
     app.state.dapl = state
-    return Guard(app, ("localhost", *names))
+    return Guard(app, ("localhost", *names), token, access_log)
 
 
 def bare_app(**options: Any) -> FastAPI:
@@ -59,9 +75,15 @@ def bare_app(**options: Any) -> FastAPI:
     )
     for router in (facts_router, explain_router, mark_router, page_router):
         app.include_router(router)
+    app.get(HEALTH, tags=["run"])(_health)
     app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), name="static")
     _answer_errors(app)
     return app
+
+
+def _health() -> Health:
+    """That the server is there, for whoever watches over it; needs no token."""
+    return Health(status="ok")
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -110,12 +132,22 @@ def _methods(app: FastAPI, scope: Scope) -> list[str]:
     ]
 
 
-_IDLE_SECONDS = 75
-"""Before an idle connection is closed: longer than clients keep theirs, or one may send into a closing one."""
+_TOKEN = r"[A-Za-z0-9._~-]{16,512}"
+"""Long enough not to be guessed, and the same in a header, a cookie and an address."""
 
 
-def serve(folder: Path, host: str = "127.0.0.1", port: int = 8000, names: Collection[str] = ()) -> None:
-    """Blocks. Port 0 takes a free one; the address is printed before the first request can come."""
+def serve(
+    folder: Path,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    names: Collection[str] = (),
+    token: str | None = None,
+    access_log: Path | None = None,
+) -> None:
+    """Blocks. Port 0 takes a free one; the address is printed before the first request can come.
+
+    Where others than this machine can reach it there is always a ``token``: a new one unless it is given.
+    """
     try:
         import fastapi  # noqa: F401
         import uvicorn
@@ -123,7 +155,11 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 8000, names: Collec
         raise DaplError(
             f"dapl serve needs the package {error.name}; install what it takes with `pip install 'dapl[serve]'`."
         ) from error
+    if token is not None and not re.fullmatch(_TOKEN, token):
+        raise DaplError("--token: give 16 characters or more, of letters, digits and . _ ~ - .")
+    requests_log = None if access_log is None else AccessLog(access_log)
     from dapl.runs.loading import load_run
+    from dapl.serve.connections import server_config
 
     loaded = load_run(folder)
     if len(loaded.model.prototypes) == 0:
@@ -133,18 +169,41 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 8000, names: Collec
         )
     logging.basicConfig(level=logging.WARNING, format="dapl serve: %(message)s")
     listening = _listen(host, port)
-    app = build_app(loaded, (host, socket.gethostname(), *names))
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_keep_alive=_IDLE_SECONDS
-    )
+    token = token or _token_for(listening)
+    app = build_app(loaded, (host, socket.gethostname(), *names), token=token, access_log=requests_log)
+    before = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # ends as Ctrl-C does: what was begun is answered
     try:
-        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
-        print(f"{folder} is at {address} (Ctrl-C ends it)", flush=True)
-        uvicorn.Server(config).run(sockets=[listening])
+        print(f"{folder} is at {_address(host, listening, token)} (Ctrl-C ends it)", flush=True)
+        uvicorn.Server(server_config(app)).run(sockets=[listening])
     except KeyboardInterrupt:  # also uvicorn hands on the signal, after it has closed everything
         return
     finally:
         listening.close()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _token_for(listening: socket.socket) -> str | None:
+    """None where only this machine can reach it; else a new one, and a warning where every network can."""
+    address = ipaddress.ip_address(listening.getsockname()[0])
+    if address.is_loopback:
+        return None
+    if address.is_unspecified:
+        print(
+            f"dapl serve: {address} is every network of this machine, and the connection is not encrypted; put a proxy "
+            "with TLS before it, or reach it through `ssh -L`.",
+            file=sys.stderr,
+        )
+    return secrets.token_urlsafe(24)
+
+
+def _address(host: str, listening: socket.socket, token: str | None) -> str:
+    """What to open in a browser."""
+    if ipaddress.ip_address(listening.getsockname()[0]).is_unspecified:
+        host = socket.gethostname()
+    query = "" if token is None else f"?token={token}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/{query}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -195,18 +195,13 @@ async def explain(
     if example is not None and image is not None:
         await discard_body(request)
         raise Refusal(409, "Name either an example or an image, not both.")
-    try:
-        with state.worker.place():
-            if example is not None or image is not None:
-                await discard_body(request)
-                asked = partial(_again, state, image) if example is None else partial(_example_of, state, example)
-            else:
-                asked = partial(_upload, state, await read_body(request))
-            return await state.worker.run(lambda: state.inspector.answer(asked(), classes, top, switched_off))
-    except Refusal as refusal:
-        if refusal.status == 503:
-            await discard_body(request)
-        raise
+    if example is not None or image is not None:
+        await discard_body(request)
+        asked = partial(_again, state, image) if example is None else partial(_example_of, state, example)
+    else:
+        asked = partial(_upload, state, await read_body(request, state.worker.arriving))
+    with state.worker.place():
+        return await state.worker.run(lambda: state.inspector.answer(asked(), classes, top, switched_off))
 
 
 @explain_router.get(
