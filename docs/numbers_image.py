@@ -86,7 +86,7 @@ def regions_of(run: Path, image: Tensor, label: int, size: int, protocol: Evalua
 
 
 def numbers_of(regions: Tensor, truth: GroundTruth, protocol: EvaluationProtocol) -> dict[str, float]:
-    """Of one image: regions bool M×S×S."""
+    """The numbers of one image: regions bool M×S×S."""
     assert truth.parts is not None
     assert truth.visible is not None
     assert truth.masks is not None

@@ -76,7 +76,7 @@ class Figures:
         return f"![{alt}](images/{file})"
 
     def stale(self, folder: Path) -> list[str]:
-        """Those that were not drawn from the files that are there now."""
+        """The figures that were not drawn from the files that are there now."""
         return [file for file, (digest, _) in self.asked.items() if drawn_from(folder / file) != digest]
 
     def draw(self, folder: Path) -> list[Path]:

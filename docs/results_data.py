@@ -48,7 +48,7 @@ class Figure:
 
     @property
     def deviation(self) -> float | None:
-        """Of a sample (n − 1)."""
+        """The deviation of a sample (n − 1)."""
         if len(self.values) < 2:
             return None
         return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))

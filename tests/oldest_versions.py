@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def requirements(project: dict[str, Any]) -> list[str]:
-    """Of the package and of all its extras."""
+    """The requirements of the package and of all its extras."""
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     return [line for line in project["dependencies"] + extras if not line.startswith("dapl[")]
 

@@ -56,7 +56,7 @@ def slow_region(one: np.ndarray) -> np.ndarray:
 
 
 def slow_coverage(maps: np.ndarray, sample: Sample, tau: float) -> float:
-    """Of one image by the definition: maps N×S×S."""
+    """Coverage of one image by the definition: maps N×S×S."""
     assert sample.part_masks is not None
     parts = [mask.numpy().astype(bool) for mask in sample.part_masks if mask.any()]
     regions = [slow_region(one) for one in maps]

@@ -61,7 +61,7 @@ def test_what_is_right_by_construction_is_at_the_top(of_oracle, score):
 
 @pytest.mark.parametrize("score", SCORES)
 def test_shuffled_it_is_at_the_bottom(of_oracle, score):
-    """Nowhere above what the same model gets from the same relevance on every pixel plus what chance explains."""
+    """Below the oracle's 1 by more than chance explains; ranking and contrast, whose chance is one half, no better."""
     shuffled = numbers(of_oracle, "shuffled")[score]
     assert shuffled.high < 1.0
     assert shuffled.value < 0.96

@@ -13,7 +13,7 @@ from dapl.metrics import functional as F
 from dapl.metrics.functional.regions import FLAT, TIE, shared_pixels
 
 NOISE = 2e-6
-"""Of the largest value: what maps of one model differ by between batch sizes, seen on several processors."""
+"""A share of the largest value: what maps of one model differ by between batch sizes, seen on several processors."""
 
 
 def maps(kind: str, count: int = 40) -> Tensor:
@@ -51,7 +51,7 @@ def test_without_the_rule_noise_would_decide() -> None:
 
 
 def slow_region(values: Tensor, number: int, largest: float | None = None) -> Tensor:
-    """Of one map, H×W: pixel after pixel, the highest first, of ties the nearest to the peak, then row by row.
+    """The region of a map, H×W: pixel after pixel, the highest first, of ties the nearest to the peak, then row by row.
 
     ``largest``: of the map before it was upsampled.
     """

@@ -32,7 +32,7 @@ def cells(height: int, width: int) -> list[tuple[int, int]]:
 
 
 def reached(network: nn.Module, size: Size, images: int = 2) -> dict[tuple[int, int], Tensor]:
-    """Of some cells the pixels with a gradient on some random image, all channels mixed: bool size."""
+    """The pixels with a gradient from some cells on some random image, all channels mixed: bool size."""
     found: dict[tuple[int, int], Tensor] = {}
     for seed in range(images):
         generator = torch.Generator().manual_seed(seed)

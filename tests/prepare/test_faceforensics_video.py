@@ -24,7 +24,7 @@ from dapl.prepare.faceforensics_video import (
 )
 
 MESH = np.random.default_rng(0).uniform(0, 1, size=(468, 2)).astype(np.float32)
-"""Of a face as tall as wide; what the landmarks are called does not matter here."""
+"""Landmarks of a face as tall as wide; what the landmarks are called does not matter here."""
 
 
 def test_the_square_has_the_margin_on_each_side() -> None:

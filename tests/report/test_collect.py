@@ -80,7 +80,7 @@ def test_matrices_are_those_of_the_evaluation(reported: Reported, system: str) -
 
 
 def test_shares_on_the_object_are_those_of_the_evaluation(reported: Reported) -> None:
-    """Of a model without flat maps: where some regions are empty, the mean over prototypes is not that over images."""
+    """The model has no flat maps: where some regions are empty, the mean over prototypes is not that over images."""
     folder, report = reported("pixpnet")
     rows = {row["class"]: row for row in csv.DictReader((folder / "metrics" / "per_class.csv").open())}
     for label, one in enumerate(report.data["classes"]):

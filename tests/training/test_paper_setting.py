@@ -67,4 +67,4 @@ def test_one_step_one_projection_one_evaluation(name: str, classes: int, capsys:
     assert distances.max() < 1e-5
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     with capsys.disabled():
-        print(f"\npeak memory of the paper's setting on {name}, {IMAGES} images a step: {peak:.1f} GB")
+        print(f"\npeak memory of the paper's setting on {name}, {IMAGES} images per step: {peak:.1f} GB")

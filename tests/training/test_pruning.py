@@ -148,7 +148,7 @@ def test_removed_prototypes_do_not_reach_the_logits(model: PrototypeModel) -> No
 
 
 def slow_own(distances: Tensor, labels: Tensor, membership: Tensor, nearest: int) -> list[int]:
-    """Of the k images with the smallest distance, how many are of a class of the prototype's."""
+    """How many of the k images with the smallest distance are of a class of the prototype's."""
     counts = []
     for j in range(distances.shape[1]):
         order = sorted(range(len(distances)), key=lambda image, j=j: distances[image, j].item())
@@ -197,7 +197,7 @@ def test_impure_prototypes_are_removed_in_a_run(own: int, configured: Callable[.
 
 
 def test_a_class_keeps_a_prototype_however_impure(configured: Callable[..., Config], tmp_path: Path) -> None:
-    """Threshold that nothing reaches: one prototype a class is left, and a second time changes nothing."""
+    """Threshold that nothing reaches: one prototype per class is left, and a second time changes nothing."""
     stage = {"stage": "prune_impure", "nearest": 15, "own": 15}  # all 15 training images, 5 of them its own
     config = configured(PURE | {"schedule": [{"stage": "project"}, stage, stage]})
     run = train(config, tmp_path / "run", quiet=True)

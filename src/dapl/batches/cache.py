@@ -163,7 +163,7 @@ def open_annotations(folder: Path, key: str, size: int) -> Annotations | None:
 
 
 def _files(folder: Path, key: str) -> tuple[Path, Path]:
-    """Of the annotations, and of their part masks."""
+    """The files of the annotations, and of their part masks."""
     return folder / f"{key}-annotations.npz", folder / f"{key}-parts.npy"
 
 

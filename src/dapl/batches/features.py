@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dapl.batches.cache import open_array
-from dapl.batches.sources import Features, ImageSource, finest_grid, grid_masks, in_order
+from dapl.batches.sources import Features, ImageSource, company, filled, finest_grid, grid_masks, in_order
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing
 from dapl.common.progress import Advance
@@ -73,7 +73,8 @@ def compute_features(
     masks: np.ndarray | None = None
     several = False
     with torch.inference_mode():
-        for batch in source.batches(in_order(len(source), batch_size)):
+        size = company(batch_size, processes.device)
+        for batch in source.batches(filled(in_order(len(source), size), size)):
             rows = batch.indices.numpy()
             for view in range(views):
                 images, pixel_masks = _view(batch.images, view), _view(batch.masks, view)
@@ -93,13 +94,13 @@ def compute_features(
                     if masks is None:
                         masks = allocate("grid", (len(source), views, *grid), np.float32)
                     masks[rows, view] = grid_masks(pixel_masks, grid).numpy()
-            advance(len(batch))
+            advance(len(batch.indices.unique()))
     values = tuple(map(torch.from_numpy, arrays)) if several else torch.from_numpy(arrays[0])
     return Features(values, None if masks is None else torch.from_numpy(masks))
 
 
 def _array_names(count: int | None) -> list[str]:
-    """Of the arrays of a tuple of features; of a single tensor where ``count`` is None."""
+    """The names of the arrays of a tuple of features; of a single tensor where ``count`` is None."""
     return ["features"] if count is None else [f"features-{number + 1}-of-{count}" for number in range(count)]
 
 

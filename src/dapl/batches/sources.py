@@ -193,6 +193,29 @@ def in_order(count: int, batch_size: int) -> list[Tensor]:
     return list(torch.arange(count).split(batch_size))
 
 
+COMPANY = 8
+
+
+def company(batch_size: int, device: torch.device) -> int:
+    """How many images share a pass that gives numbers: on a CPU always eight, whatever the batch size of the config.
+
+    How many images are multiplied at once decides the order in which a processor adds, and so the last bits of a map,
+    which may decide a pixel at the edge of a region. Eight at a time cost a CPU about as much as sixty-four.
+    """
+    return COMPANY if device.type == "cpu" else batch_size
+
+
+def filled(order: Iterable[Tensor], size: int) -> list[Tensor]:
+    """Batches of indices, each filled up to the same size with its last image, so that every pass has one shape.
+
+    What is found of that image is then found several times, and has to be kept once.
+
+    >>> filled(in_order(5, 3), 3)
+    [tensor([0, 1, 2]), tensor([3, 4, 4])]
+    """
+    return [torch.cat((indices, indices[-1:].expand(size - len(indices)))) for indices in order if len(indices)]
+
+
 def shares(order: Sequence[Tensor], rank: int, world: int) -> list[Tensor]:
     """This process's part of each batch. Where a last batch is too small to give it one, it borrows the first image.
 

@@ -22,7 +22,7 @@ class Spread:
 
     mean: float
     deviation: float | None
-    """Of a sample (n − 1); None where there is only one value."""
+    """The deviation of a sample (n − 1); None where there is only one value."""
     values: tuple[float, ...]
 
 

@@ -42,7 +42,11 @@ class RuntimeConfig(Section):
     precision: str = Field("32-true", description="32-true, bf16-mixed or 16-mixed, as Lightning Fabric names them.")
     workers: int | None = Field(None, ge=0, description="Data loading processes; null picks by what has to be loaded.")
     checkpoint_steps: int | None = Field(None, ge=1, description="Also checkpoint every so many steps within an epoch.")
-    evaluation_batch: int = Field(64, ge=1, description="Images per step where nothing is learned.")
+    evaluation_batch: int = Field(
+        64,
+        ge=1,
+        description="Images per step where nothing is learned; an evaluation on a CPU takes eight (docs/metrics.md).",
+    )
 
 
 class Config(Section):

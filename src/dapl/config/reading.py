@@ -243,6 +243,6 @@ def data_config(data: Path, overrides: Mapping[str, Any] | None = None, sections
 
 
 def _data_names() -> list[str]:
-    """Of the built-in data sets, and of those that installed packages bring."""
+    """The names of the built-in data sets, and of those that installed packages bring."""
     built_in = [tag for section in walk_types(DataConfig) for tag in tag_values(section)]
     return [*built_in, *plugins(DATASET_GROUP)]

@@ -177,7 +177,7 @@ class MergeStage(LastLayerStage):
 
 
 GradientStage = LocateStage | WarmUpStage | JointStage
-"""Those that fit something by gradient descent."""
+"""The stages that fit something by gradient descent."""
 Stage = Annotated[
     GradientStage | ProjectStage | LastLayerStage | PruneStage | PurePruneStage | MergeStage,
     Field(discriminator="stage"),

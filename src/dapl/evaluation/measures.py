@@ -104,7 +104,7 @@ class Measurements:
     once: dict[str, Tensor] = field(default_factory=dict)
     """What was not measured image by image."""
     part_names: Sequence[str] = ()
-    """Of all parts of the data, whatever was asked for."""
+    """The names of all parts of the data, whatever was asked for."""
 
     def assigned(self, tau: float | None = None, column: str = "overlap") -> Tensor:
         """bool n×M×K: which prototypes are on which parts. ``column``: what covers them, regions or their islands."""
@@ -132,10 +132,10 @@ class Measurements:
         return self.protocol.scope == "dataset"
 
 
-Found = Mapping[str, Tensor | None]
+Columns = Mapping[str, Tensor | None]
 
 
-def _nothing(view: Any) -> Found:
+def _nothing(view: Any) -> Columns:
     return {}
 
 
@@ -144,7 +144,7 @@ class Measure:
     """What one metric keeps of every batch, and what is made of it."""
 
     statistics: Callable[[Measurements], list[AnyStatistic]]
-    keep: Callable[[Any], Found] = _nothing
+    keep: Callable[[Any], Columns] = _nothing
     """Columns B×… of a `BatchView` (of a `ModelView` where the metric needs the model); None where the data is silent.
     Several metrics may name the same column."""
 
@@ -152,7 +152,7 @@ class Measure:
 # --- answers -------------------------------------------------------------------------------------------------------
 
 
-def _answers(view: BatchView) -> Found:
+def _answers(view: BatchView) -> Columns:
     logs = view.logits.float().log_softmax(1)
     highest, predicted = logs.max(1)
     return {
@@ -174,7 +174,7 @@ def _calibration_error(m: Measurements) -> list[AnyStatistic]:
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _on_parts(view: BatchView) -> Found:
+def _on_parts(view: BatchView) -> Columns:
     return {"kept": view.kept, "overlap": view.overlap, "visible": view.visible}
 
 
@@ -215,7 +215,7 @@ def _parts_per_prototype(m: Measurements) -> list[AnyStatistic]:
     return [ratio("parts_per_prototype", counts) if m.pooled else mean(parts_per_prototype=counts[:, 0] / counts[:, 1])]
 
 
-def _islands_on_parts(view: BatchView) -> Found:
+def _islands_on_parts(view: BatchView) -> Columns:
     return {"kept": view.kept, "island_overlap": view.island_overlap, "visible": view.visible}
 
 
@@ -248,7 +248,7 @@ def _share(name: str, column: str) -> Callable[[Measurements], list[AnyStatistic
     return statistics
 
 
-def _bias(view: BatchView) -> Found:
+def _bias(view: BatchView) -> Columns:
     return {"kept": view.kept, "bias": view.bias, "negative": _negative(view)}
 
 
@@ -256,14 +256,14 @@ def _negative(view: BatchView) -> Tensor:
     return torch.full((len(view.indices),), view.has_negative)
 
 
-def _object_overlap(view: BatchView) -> Found:
+def _object_overlap(view: BatchView) -> Columns:
     masks = view.truth.masks
     if masks is None:
         return {}
     return {"object_overlap": F.object_overlap(view.regions, masks.bool(), view.kept).double().nanmean(1)}
 
 
-def _oirr(view: BatchView) -> Found:
+def _oirr(view: BatchView) -> Columns:
     if view.foreground is None:
         return {}
     counts = torch.zeros(len(view.indices), 3, dtype=torch.float64)
@@ -275,11 +275,11 @@ def _oirr(view: BatchView) -> Found:
 # --- the explanation as a whole ------------------------------------------------------------------------------------
 
 
-def _distinctiveness(view: BatchView) -> Found:
+def _distinctiveness(view: BatchView) -> Columns:
     return {"distinctiveness": F.distinctiveness(F.peaks(*view.drawn_maps), 2 * scaled(BOX, view.size), view.shown)}
 
 
-def _comprehensiveness(view: BatchView) -> Found:
+def _comprehensiveness(view: BatchView) -> Columns:
     if view.truth.masks is None:
         return {}
     maps, size = view.drawn_maps
@@ -289,7 +289,7 @@ def _comprehensiveness(view: BatchView) -> Found:
 # --- the same part in every image ----------------------------------------------------------------------------------
 
 
-def _corresponding(view: BatchView) -> Found:
+def _corresponding(view: BatchView) -> Columns:
     if view.corresponding is None:
         return {}
     return dict(zip(("corresponding", "seen"), view.corresponding, strict=True))
@@ -309,7 +309,7 @@ def _consistency(m: Measurements) -> list[AnyStatistic]:
     return [ClassStatistic("consistency", columns, m.labels, len(m.kept), finish)]
 
 
-def _stable(view: Any) -> Found:
+def _stable(view: Any) -> Columns:
     if view.corresponding is None:
         return {}
     corresponding, seen = view.corresponding

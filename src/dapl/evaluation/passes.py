@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dapl.batches.run_data import RunData
-from dapl.batches.sources import Batch, features_of, in_order, run_model
+from dapl.batches.sources import Batch, company, features_of, filled, in_order, run_model
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
@@ -39,17 +39,18 @@ def measure_split(
 ) -> Rows:
     """What these metrics keep of every image of the split, the same in every process.
 
-    Whole batches are dealt out to the processes, so that an image is seen in the same company as in one process.
+    Every pass has the same number of images, so that a map has the same bits in any batch and in any process.
     """
     run_data, split, names = truth.run_data, truth.split, frozenset(names)
     processes, source = run_data.processes, run_data.source(split, model)
     rows = Rows(len(source))
-    order = in_order(len(source), run_data.config.runtime.evaluation_batch)
+    size = company(run_data.config.runtime.evaluation_batch, processes.device)
+    order = filled(own_batches(in_order(len(source), size), processes), size)
     with reporter.track(f"{doing} {split}", len(source)) as advance:
-        for batch in source.batches(own_batches(order, processes)):
+        for batch in source.batches(order):
             known = truth.of(batch, processes.device)
             keep(rows, ModelView(model, run_data, split, batch, known, truth.protocol), names)
-            advance(len(batch))
+            advance(len(batch.indices.unique()))
     return rows.merged(processes)
 
 

@@ -38,14 +38,14 @@ class EvaluationProtocol:
     percentile: float = 95.0
     """A region holds the pixels at or above this percentile of its map (decision 10)."""
     region_share: float | None = None
-    """Of the object's area or of the map's mass; None is 0.1 of the object, 0.2 of the mass."""
+    """A share of the object's area or of the map's mass; None is 0.1 of the object, 0.2 of the mass."""
     tau: float = 0.2
     """τ: a prototype is on a part when it covers more than this share of it."""
     part_mode: str = "auto"
     """``exact``: the data's own part masks; ``disc``, ``clipped``, ``voronoi``, ``point``: made from keypoints
     (decision 11). ``auto`` is exact where the data has part masks, else disc."""
     radius: float | None = None
-    """Of the discs, as a share of what ``radius_of`` names; None is 0.12 of the box, 0.08 of the image."""
+    """The radius of discs as a share of what ``radius_of`` names; None is 0.12 of the box, 0.08 of the image."""
     radius_of: str = "box"
     """``box``: √(area of the object's box); ``image``: the side of the image."""
     scope: str = "image"
@@ -65,9 +65,9 @@ class EvaluationProtocol:
     ece_bins: int = 15
     """Equal bins of confidence for the expected calibration error."""
     resamples: int = 1000
-    """Of the bootstrap that gives the 95 % intervals."""
+    """How often the bootstrap draws for the 95 % intervals."""
     seed: int = 0
-    """Of the bootstrap, and of the noise and the random regions of the companions that need any."""
+    """The seed of the bootstrap, and of the noise and the random regions of the companions that need any."""
 
     def __post_init__(self) -> None:
         one_of("region", self.region, REGIONS)
@@ -93,7 +93,7 @@ class EvaluationProtocol:
 
     @property
     def share_of_region(self) -> float:
-        """Of the object's area or of the map's mass.
+        """The share of the object's area or of the map's mass.
 
         >>> EvaluationProtocol(region="object").share_of_region
         0.1
@@ -106,7 +106,7 @@ class EvaluationProtocol:
 
 @cache
 def code_digest() -> str:
-    """Of the source of metrics and evaluation: numbers that other code measured are not of this version."""
+    """A digest of the source of metrics and evaluation: numbers that other code measured are not of this version."""
     rooms = [Path(__file__).parents[1] / name for name in ("metrics", "evaluation")]
     content = b"".join(path.read_bytes() for room in rooms for path in sorted(room.rglob("*.py")))
     return hashlib.blake2b(content, digest_size=12).hexdigest()

@@ -41,7 +41,7 @@ class TrivialBatch:
     """N, per image."""
     size: int
     share: float
-    """Of the pixels that a region holds."""
+    """The share of the pixels that a region holds."""
     seed: int
 
     def generators(self, what: str) -> list[torch.Generator]:

@@ -133,7 +133,7 @@ class BatchView:
 
     @cached_property
     def has_negative(self) -> bool:
-        """Of negative activation no share can be taken."""
+        """Whether any activation is negative: no share can be taken of it."""
         return bool((self.maps < 0).any())
 
     @cached_property
@@ -247,8 +247,10 @@ class ModelView(BatchView):
 
     @cached_property
     def similarity_losses(self) -> dict[str, Tensor]:
-        """Of the prototype that contributes most to the true class: B×6, see `dapl.metrics.functional.loss_counts`, and
-        bool B, whether its control region is what the name of the control says. Four passes."""
+        """What the prototype that contributes most to the true class loses: B×6, `dapl.metrics.functional.loss_counts`.
+
+        And bool B, whether its control region is what the name of the control says. Four passes.
+        """
         weights = self.model.class_weights()[self.named, self.labels.unsqueeze(1)]
         own_terms = (self.output.scores.gather(1, self.named) * weights).where(self.kept, -torch.inf)
         most = own_terms.argmax(1, keepdim=True)

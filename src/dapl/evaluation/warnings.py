@@ -108,7 +108,7 @@ def warnings_of(measured: Measurements, finite: bool = True, numbers: Mapping[st
 
 
 def _flat_share(measured: Measurements) -> float:
-    """Of the maps of all images and prototypes that count."""
+    """The share of constant maps among those of all images and prototypes that count."""
     rows = measured.images if "flat" in measured.images else measured.scoped
     if "flat" not in rows:
         return 0.0

@@ -149,7 +149,7 @@ def _facts(results: Sequence[PanelResult], sweep: Sweep, words: Sequence[str]) -
 
 
 def _image_counts(results: Sequence[PanelResult], sweep: Sweep) -> dict[str, int]:
-    """Of the first run that is here; another machine may have them all."""
+    """The counts of the first run that is here; another machine may have them all."""
     folders = [sweep.out / name for result in results for point in result.points for name in point.runs]
     return next((Run.open(folder).image_counts() for folder in folders if folder.is_dir()), {})
 

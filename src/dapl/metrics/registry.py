@@ -330,7 +330,7 @@ _REASONS: dict[Need, str] = {
 
 
 def missing_needs(names: Iterable[str], has: Iterable[str]) -> dict[str, str]:
-    """Those of the metrics that model and data do not allow, in the order of the table, each with the reason.
+    """The metrics that model and data do not allow, in the order of the table, each with the reason.
 
     >>> missing_needs(["accuracy", "oirr"], ["logits", "maps"])
     {'oirr': 'the data has no foreground masks to tell the object from its background'}

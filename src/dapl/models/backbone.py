@@ -81,7 +81,7 @@ class Backbone(nn.Module):
         self.patch = _patch_side(network)
         info = self.network.feature_info
         self.stage_channels: tuple[int, ...] = tuple(info.channels())
-        """Of each map, from the earliest stage to the deepest."""
+        """The channels of each map, from the earliest stage to the deepest."""
         if self.head is not None:
             self.stage_channels = (*self.stage_channels[: None if self.gives_last else -1], self.head.channels)
         self.channels: int = sum(self.stage_channels)

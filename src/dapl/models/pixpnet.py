@@ -51,7 +51,7 @@ class PixPNet(PrototypeModel):
         return (prototypes.membership & prototypes.kept.unsqueeze(1)).to(prototypes.vectors.dtype)
 
     def receptive_fields(self, size: tuple[int, int]) -> ReceptiveFields:
-        """Of the backbone on images of this size; found once."""
+        """The fields of the backbone on images of this size; found once."""
         if size not in self._fields:
             self._fields[size] = receptive_fields(self.backbone, size)
         return self._fields[size]

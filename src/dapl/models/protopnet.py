@@ -57,7 +57,7 @@ class ProtoPNet(PrototypeModel):
         return self.classifier.weight.T * self.prototypes.kept.unsqueeze(1)
 
     def penalised_weights(self) -> Tensor:
-        """Those to other classes: evidence against a class should be rare."""
+        """The weights to other classes: evidence against a class should be rare."""
         return self.class_weights()[~self.prototypes.membership]
 
     @torch.no_grad()

@@ -270,7 +270,7 @@ Similarity = Literal["log", "cosine"]
 def make_prototypes(
     similarity: Similarity, membership: Tensor, groups: int, width: int, epsilon: float, scale: float
 ) -> Prototypes:
-    """Of the systems that leave the choice: ``epsilon`` is that of ``log``, ``scale`` where ``cosine`` starts."""
+    """For the systems that leave the choice: ``epsilon`` is that of ``log``, ``scale`` where ``cosine`` starts."""
     if similarity == "cosine":
         return CosinePrototypes(membership, groups, width, scale, signed=True)
     return Prototypes(membership, groups, width, epsilon)

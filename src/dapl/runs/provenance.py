@@ -61,7 +61,7 @@ def processor_name(listing: Path) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Of the packages that decide the numbers; None for one that is not installed."""
+    """The versions of the packages that decide the numbers; None for one that is not installed."""
 
     def version(package: str) -> str | None:
         try:

@@ -33,7 +33,7 @@ _ENCODED = 512
 _BEST = 5
 """Classes that are ranked whether they are explained or not."""
 _QUALITY = 90
-"""Of JPEGs."""
+"""The quality of JPEGs, of 100."""
 log = logging.getLogger("dapl.serve")
 
 

@@ -32,7 +32,7 @@ class BestPatches:
     share: Tensor
     """P: foreground share of the patch; nan without masks."""
     embedding: Embedding
-    """Of that whole image and the prototype's group, without the axis of groups: for its map afterwards."""
+    """The embedding of that whole image for the prototype's group, without the axis of groups: for its map."""
 
     def take(self, found: dict[str, Tensor]) -> Tensor:
         """Take over what wins, bool P: by rank, then distance, then index, so the order of batches is nothing."""

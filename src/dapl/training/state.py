@@ -87,7 +87,7 @@ class RunState:
         return in_order(count, self.config.runtime.evaluation_batch)
 
     def _scores(self, split: Split, what: Literal["scores", "distances"] = "scores") -> tuple[Tensor, Tensor]:
-        """Of each prototype on each image, n×P, and the labels."""
+        """The score (or distance) of each prototype on each image, n×P, and the labels."""
         source = self.run_data.source(split, self.model)
         with self.reporter.track(f"{what} of {split}", len(source)) as advance:
             order = self._order(len(source))

@@ -57,7 +57,7 @@ class Protocols:
 
     @property
     def names(self) -> list[str]:
-        """Of all explanations that get scores."""
+        """The names of all explanations that get scores."""
         return [*self.subject.names, "drops", "shuffled", "even"]
 
     def of_image(self, index: int) -> ImageScores:

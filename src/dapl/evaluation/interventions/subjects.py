@@ -83,7 +83,7 @@ class Subject(typing.Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Of the explanations."""
+        """The names of the explanations."""
 
     def logits(self, image: BirdImage, variants: Sequence[Variant]) -> Tensor:
         """V×C; beyond the classes of the data there may be others, as 'none of them'."""
