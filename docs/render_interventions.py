@@ -1,9 +1,12 @@
-"""Writes the table of docs/interventions.md from the files in docs/interventions, which come from runs like these:
+r"""Writes the table of docs/interventions.md from the files in docs/interventions, which come from runs like these:
 
 dapl compare configs/toybirds/dapl.yaml configs/toybirds/protopnet.yaml configs/toybirds/blackbox.yaml
 dapl interventions runs/compare/runs/dapl-seed0 --attribution own,gradcam --images 24
 dapl interventions runs/compare/runs/protopnet-seed0 --attribution own,gradcam --images 24
-dapl interventions runs/compare/runs/blackbox-seed0 --images 24
+dapl interventions runs/compare/runs/blackbox-seed0 --attribution gradcam,integrated_gradients --images 24
+dapl train configs/toybirds/parts.yaml --out runs/parts --data.classes 5 --data.images_per_class 12 \
+    --data.test_images_per_class 8 --data.image_size 128 --model.crop_size 64
+dapl interventions runs/parts --attribution own,own_map --images 24
 
 python docs/render_interventions.py                    # write the table and the drawing of the page anew
 python docs/render_interventions.py RUN …              # keep RUN/interventions.json first

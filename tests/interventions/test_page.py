@@ -45,3 +45,25 @@ def test_every_kept_file_has_the_oracle_at_the_top(script: ModuleType) -> None:
     for file in script.KEPT.glob("*.json"):
         oracle = json.loads(file.read_text(encoding="utf-8"))["explanations"]["oracle"]
         assert {number["value"] for number in oracle.values()} - {None} == {1.0}
+
+
+def test_what_the_page_reads_off_the_numbers_holds(script: ModuleType) -> None:
+    kept = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))["explanations"] for path in script.KEPT.glob("*.json")
+    }
+
+    def above(system: str, explanation: str, other: str, score: str) -> bool:
+        """By more than both intervals."""
+        return kept[system][explanation][score]["low"] > kept[system][other][score]["high"]
+
+    both = ("completeness", "correctness")
+    own = {system for system in kept if "own" in kept[system]}
+    assert own == {"dapl", "parts", "protopnet"}
+    assert {system for system in own if all(above(system, "own", "shuffled", score) for score in both)} == {"parts"}
+    heat = kept["blackbox"]
+    assert all(above("blackbox", "integrated_gradients", "shuffled", score) for score in both)
+    for score in both:
+        assert heat["integrated_gradients"][score]["value"] > heat["gradcam"][score]["value"]
+        assert heat["integrated_gradients"][score]["value"] >= kept["parts"]["own"][score]["value"]
+    for system in own:
+        assert kept[system]["even"]["correctness"]["value"] > kept[system]["own"]["correctness"]["value"]
