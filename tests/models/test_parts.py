@@ -27,12 +27,12 @@ def make(evidence: str = "crop") -> Parts:
     return model.requires_grad_(False).eval()
 
 
-def test_heads_and_background_share_out_every_place() -> None:
+def test_heads_rest_and_background_share_out_every_place() -> None:
     torch.manual_seed(0)
     locator = Locator((6, 8), HEADS)
     stages = (torch.rand(2, 6, 4, 4), torch.rand(2, 8, 2, 2))
     maps = locator(stages)
-    assert maps.shape == (2, HEADS + 1, 4, 4)
+    assert maps.shape == (2, HEADS + 2, 4, 4)
     assert_close(maps.sum(1), torch.ones(2, 4, 4))
     scaled = locator((stages[0] * 7 + 3, stages[1]))  # neither size nor offset of a place's channels decides
     assert_close(scaled, maps, rtol=1e-3, atol=1e-4)  # layer norm adds 1e-5 to the variance of small values
@@ -55,14 +55,27 @@ def test_squares_by_loop() -> None:
     maps = torch.rand(2, HEADS, 5, 7) * 0.1
     maps[1, 0] = 0
     maps[1, 0, 0, 0] = 1  # in a corner: the square is moved into the image
-    squares = crop_squares(maps, side=0.6)
+    areas = (0.3, 0.04)
+    squares = crop_squares(maps, torch.tensor(areas), side=0.6)
+
+    def near(image: int, head: int, row: int, column: int) -> float:
+        """The value with its neighbours; beyond the border stands the border's own."""
+        return sum(
+            (2 - abs(down))
+            * (2 - abs(right))
+            / 16
+            * float(maps[image, head, min(max(row + down, 0), 4), min(max(column + right, 0), 6)])
+            for down in (-1, 0, 1)
+            for right in (-1, 0, 1)
+        )
+
     for image in range(2):
-        area = sum(float(value) for value in maps[image].flatten()) / 35
-        side = 0.6 * math.sqrt(area)
+        side = 0.6 * math.sqrt(areas[image])
         for head in range(HEADS):
-            total = float(maps[image, head].sum())
-            x = sum((c + 0.5) / 7 * float(maps[image, head, r, c]) for r in range(5) for c in range(7)) / total
-            y = sum((r + 0.5) / 5 * float(maps[image, head, r, c]) for r in range(5) for c in range(7)) / total
+            cells = [(r, c, near(image, head, r, c) ** 3) for r in range(5) for c in range(7)]
+            total = sum(value for _, _, value in cells)
+            x = sum((c + 0.5) / 7 * value for _, c, value in cells) / total
+            y = sum((r + 0.5) / 5 * value for r, _, value in cells) / total
             x, y = (min(max(place, side / 2), 1 - side / 2) for place in (x, y))
             assert_close(squares[image, head], torch.tensor([x, y, side]))
 

@@ -32,8 +32,8 @@ B, N, H, W = 3, 4, 5, 6
 
 @pytest.fixture
 def maps() -> Tensor:
-    """B×(N + 1)×H×W; at each place the heads and background sum to 1."""
-    return torch.randn(B, N + 1, H, W, generator=torch.Generator().manual_seed(1)).softmax(1)
+    """B×(N + 2)×H×W; at each place the heads, the rest of the object and background sum to 1."""
+    return torch.randn(B, N + 2, H, W, generator=torch.Generator().manual_seed(1)).softmax(1)
 
 
 def test_the_heads_together_are_the_object_by_loop(maps: Tensor) -> None:
@@ -42,21 +42,23 @@ def test_the_heads_together_are_the_object_by_loop(maps: Tensor) -> None:
     for b in range(B):
         for y in range(H):
             for x in range(W):
-                covered = sum(float(maps[b, n, y, x]) for n in range(N))
+                covered = sum(float(maps[b, n, y, x]) for n in range(N + 1))
                 share = float(masks[b, y, x])
                 expected -= share * math.log(covered) + (1 - share) * math.log(1 - covered)
-    assert losses.coverage_of_object(maps[:, :N], masks).item() == pytest.approx(expected / (B * H * W), rel=1e-5)
+    assert losses.coverage_of_object(1 - maps[:, -1], masks).item() == pytest.approx(expected / (B * H * W), rel=1e-5)
 
 
 def test_concentration_by_loop(maps: Tensor) -> None:
-    variances = []
+    variances, area = [], (0.5, 0.1, 0.001)  # the last object is a speck, and counts as 0.02
     for b in range(B):
         for n in range(N):
             one = maps[b, n] / maps[b, n].sum()
             places = [((x + 0.5) / W, (y + 0.5) / H, float(one[y, x])) for y in range(H) for x in range(W)]
             mean_x, mean_y = sum(x * q for x, _, q in places), sum(y * q for _, y, q in places)
-            variances.append(sum(q * ((x - mean_x) ** 2 + (y - mean_y) ** 2) for x, y, q in places))
-    assert losses.concentration(maps[:, :N]).item() == pytest.approx(sum(variances) / len(variances), rel=1e-4)
+            variance = sum(q * ((x - mean_x) ** 2 + (y - mean_y) ** 2) for x, y, q in places)
+            variances.append(variance / max(area[b], 0.02))
+    found = losses.concentration(maps[:, :N], torch.tensor(area)).item()
+    assert found == pytest.approx(sum(variances) / len(variances), rel=1e-4)
 
 
 @pytest.mark.parametrize("in_image", [False, True])
@@ -76,7 +78,7 @@ def test_equivariance_by_loop(maps: Tensor) -> None:
     mirrored = maps.flip(0)
     cosines = []
     for b in range(B):
-        for n in range(N + 1):
+        for n in range(N + 2):
             one = [float(maps[b, n, y, x]) for y in range(H) for x in range(W)]
             other = [float(mirrored[b, n, y, W - 1 - x]) for y in range(H) for x in range(W)]
             product = sum(p * q for p, q in zip(one, other, strict=True))

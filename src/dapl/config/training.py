@@ -39,8 +39,10 @@ class LocateConfig(Section):
     """Weights of the terms that the stage `locate` of the system parts learns by (docs/parts.md)."""
 
     commitment: float = Field(0.8, ge=0, description="What a head sees lies near its centre of the image's class.")
-    foreground: float = Field(1.0, ge=0, description="The heads together are the object, the rest is background.")
-    concentration: float = Field(20.0, ge=0, description="A head looks at one place: spatial variance of its map.")
+    foreground: float = Field(3.0, ge=0, description="Heads and the rest are the object, all else is background.")
+    concentration: float = Field(
+        8.0, ge=0, description="A head looks at one place: spatial variance of its map by the area of the object."
+    )
     balance: float = Field(0.1, ge=0, description="The heads have equal shares of the object, over the batch.")
     balance_in_image: float = Field(0.1, ge=0, description="The same in every image.")
     equivariance: float = Field(1.0, ge=0, description="The mirrored image has the mirrored maps.")

@@ -1,8 +1,8 @@
 """Parts (ours): heads that share the object out among themselves, and are judged by what each of them sees.
 
 DAPL takes a head's query from the place itself. Here a head has a *learned* query, and the softmax runs over the heads
-(and background) at each place, so that they compete for places. A head has one embedding per image, of what it looks
-at, and is compared with its prototypes by the cosine.
+(and the rest of the object, and background) at each place, so that they compete for places. A head has one embedding
+per image, of what it looks at, and is compared with its prototypes by the cosine.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ Evidence = Literal["crop", "map"]
 
 
 class Locator(nn.Module):
-    """M = softmax over N heads and background of Σ_s U_s f_s: which head a place belongs to.
+    """M = softmax over N heads, the rest of the object and background of Σ_s U_s f_s: what a place belongs to.
 
-    Shapes: stages of B×Ds×Hs×Ws → B×(N + 1)×H×W on the finest grid, the last channel background; the sum is 1.
+    The rest is what of the object belongs to no head, so that a head can be a small part: heads that had to share the
+    whole object out among themselves would be as large as that.
+
+    Shapes: stages of B×Ds×Hs×Ws → B×(N + 2)×H×W on the finest grid; the sum is 1.
 
     >>> Locator((8, 16), heads=3)((torch.rand(2, 8, 14, 14), torch.rand(2, 16, 7, 7))).sum(1).shape
     torch.Size([2, 14, 14])
@@ -35,7 +38,7 @@ class Locator(nn.Module):
     def __init__(self, channels: Sequence[int], heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.queries = nn.ModuleList(nn.Conv2d(width, heads + 1, 1) for width in channels)
+        self.queries = nn.ModuleList(nn.Conv2d(width, heads + 2, 1) for width in channels)
 
     def forward(self, stages: Sequence[Tensor]) -> Tensor:
         height, width = max((tuple(stage.shape[-2:]) for stage in stages), key=lambda grid: grid[0] * grid[1])
@@ -81,21 +84,25 @@ def pooled_under(maps: Tensor, stage: Tensor) -> Tensor:
     return torch.einsum("bnl,bdl->bnd", shares.flatten(2), stage.flatten(2))
 
 
-def crop_squares(maps: Tensor, side: float) -> Tensor:
+SHARPNESS = 3
+"""Power of a map whose mean place is the centre of a crop: near its peak, and still differentiable."""
+
+
+def crop_squares(maps: Tensor, area: Tensor, side: float) -> Tensor:
     """Where each head crops: B×N×H×W → B×N×3, centre (x, y) and side, as shares of the image.
 
-    The centre is the mean place of the map. The side is ``side``·√(area of the object), which all heads together tell:
-    Σ_h Σ_l M_h(l) / HW. A crop stays within the image.
+    The centre is the mean place of the smoothed map's third power. The side is ``side``·√(area of the object), B, as
+    a share of the image. A crop stays within the image.
 
-    >>> crop_squares(torch.tensor([[[[0.0, 0.0], [0.0, 1.0]]]]), side=0.6)
-    tensor([[[0.7500, 0.7500, 0.3000]]])
+    >>> maps = torch.zeros(1, 1, 4, 4).index_fill(3, torch.tensor([2]), 1.0)
+    >>> crop_squares(maps, torch.tensor([0.25]), side=0.6)
+    tensor([[[0.6250, 0.5000, 0.3000]]])
     """
     height, width = maps.shape[-2:]
     rows = (torch.arange(height, device=maps.device, dtype=maps.dtype) + 0.5) / height
     columns = (torch.arange(width, device=maps.device, dtype=maps.dtype) + 0.5) / width
-    shares = spread(maps)
+    shares = spread(smoothed(maps) ** SHARPNESS)
     x, y = (shares.sum(2) * columns).sum(-1), (shares.sum(3) * rows).sum(-1)
-    area = maps.sum((1, 2, 3)) / (height * width)
     length = (side * area.clamp_min(1e-4).sqrt()).clamp(0.05, 1.0).unsqueeze(1).expand_as(x)
     x, y = (torch.maximum(torch.minimum(place, 1 - length / 2), length / 2) for place in (x, y))
     return torch.stack((x, y, length), dim=-1)
@@ -143,12 +150,13 @@ class Looker(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         stages = self.backbone(images)
-        maps = self.locator(stages)[:, : self.locator.heads]
+        owned = self.locator(stages)
+        maps = owned[:, : self.locator.heads]
         where = smoothed(maps)
         where = where / where.amax((-2, -1), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
         if self.evidence == "map":
             return pooled_under(maps, stages[-1]), where
-        squares = crop_squares(maps, self.crop_side)
+        squares = crop_squares(maps, 1 - owned[:, -1].mean((1, 2)), self.crop_side)
         return self.seen_in(images, squares), where, squares
 
     def seen_in(self, images: Tensor, squares: Tensor) -> Tensor:

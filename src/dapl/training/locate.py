@@ -25,14 +25,16 @@ class LocateObjective(nn.Module):
     def forward(self, batch: Batch, negatives: Tensor | None = None) -> dict[str, Tensor]:
         model, weights = self.model, self.weights
         maps, cosines = self._look(self._stages(batch))
-        heads = maps[:, : model.heads]
+        heads, of_object = maps[:, : model.heads], 1 - maps[:, -1]
+        masks = None if batch.masks is None else grid_masks(batch.masks, heads.shape[-2:])
+        area = (of_object.detach() if masks is None else masks).mean((1, 2))
         own = cosines[torch.arange(len(cosines), device=cosines.device), batch.labels]
         logits = self._logits(cosines, batch.labels.device)
         terms = {"cross_entropy": losses.cross_entropy(logits, batch.labels)}
         weighted = [(1.0, terms["cross_entropy"])]
         optional = {
             "commitment": (weights.commitment, lambda: (1 - own).mean()),
-            "concentration": (weights.concentration, lambda: losses.concentration(heads)),
+            "concentration": (weights.concentration, lambda: losses.concentration(heads, area)),
             "balance": (weights.balance, lambda: losses.imbalance_of_heads(heads)),
             "balance_in_image": (weights.balance_in_image, lambda: losses.imbalance_of_heads(heads, in_image=True)),
             "equivariance": (
@@ -40,9 +42,8 @@ class LocateObjective(nn.Module):
                 lambda: losses.equivariance(maps, model.locator(self._stages(batch, mirrored=True))),
             ),
         }
-        if batch.masks is not None:
-            masks = grid_masks(batch.masks, heads.shape[-2:])
-            optional["foreground"] = (weights.foreground, lambda: losses.coverage_of_object(heads, masks))
+        if masks is not None:
+            optional["foreground"] = (weights.foreground, lambda: losses.coverage_of_object(of_object, masks))
         for name, (weight, term) in optional.items():
             if weight:
                 terms[name] = term()
@@ -59,7 +60,7 @@ class LocateObjective(nn.Module):
         return self.model.scout.scale * cosines.sum(2)
 
     def _look(self, stages: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Maps B×(N + 1)×H×W and cosines B×C×N of the scout."""
+        """Maps B×(N + 2)×H×W and cosines B×C×N of the scout."""
         maps = self.model.locator(stages)
         return maps, self.model.scout(pooled_under(maps[:, : self.model.heads], stages[-1]))
 

@@ -116,25 +116,29 @@ def spatial_overlap(maps: Tensor, sharpness: float = 4.0, counts: Tensor | None 
     return _mean(pairs / (heads * (heads - 1)).clamp_min(1), heads > 1)
 
 
-def coverage_of_object(maps: Tensor, masks: Tensor) -> Tensor:
-    """Binary cross-entropy of Σ_h M_h(l) against the mask: the heads together are the object (the stage locate).
+def coverage_of_object(covered: Tensor, masks: Tensor) -> Tensor:
+    """Binary cross-entropy of what is no background, Σ_h M_h(l) and the rest of the object, against the mask.
 
-    Shapes: maps B×N×H×W, in each place at most 1 in sum; masks B×H×W in [0, 1].
+    Shapes: covered and masks B×H×W in [0, 1].
 
-    >>> coverage_of_object(torch.tensor([[[[0.5]], [[0.25]]]]), torch.tensor([[[1.0]]])).exp()
+    >>> coverage_of_object(torch.tensor([[[0.75]]]), torch.tensor([[[1.0]]])).exp()
     tensor(1.3333)
     """
-    covered = maps.sum(1).float().clamp(1e-6, 1 - 1e-6)
-    return F.binary_cross_entropy(covered, masks.float())
+    return F.binary_cross_entropy(covered.float().clamp(1e-6, 1 - 1e-6), masks.float())
 
 
-def concentration(maps: Tensor) -> Tensor:
-    """mean over x and h of the spatial variance of q_h = M_h/ΣM_h, coordinates in [0, 1]: Σ_l q_h(l)·‖l − l̄_h‖².
+SMALLEST_AREA = 0.02
+"""Share of an image below which an object counts as this large, so that no speck decides a step."""
 
-    Shapes: maps B×N×H×W.
 
-    >>> concentration(torch.tensor([[[[1.0, 0.0, 0.0, 1.0]]]]))  # places 1/8 and 7/8
-    tensor(0.1406)
+def concentration(maps: Tensor, area: Tensor) -> Tensor:
+    """mean over x and h of the spatial variance of q_h = M_h/ΣM_h by the area of the object: Σ_l q_h(l)·‖l − l̄_h‖²/A.
+
+    By the area, as a part of a large object is large. Coordinates are in [0, 1].
+    Shapes: maps B×N×H×W, area B, as a share of the image.
+
+    >>> concentration(torch.tensor([[[[1.0, 0.0, 0.0, 1.0]]]]), torch.tensor([0.5]))  # places 1/8 and 7/8
+    tensor(0.2812)
     """
     shares = maps / maps.sum((-2, -1), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
     variances = []
@@ -143,7 +147,7 @@ def concentration(maps: Tensor) -> Tensor:
         place = (torch.arange(along.shape[-1], device=maps.device, dtype=maps.dtype) + 0.5) / along.shape[-1]
         mean = (along * place).sum(-1, keepdim=True)
         variances.append((along * (place - mean).square()).sum(-1))
-    return (variances[0] + variances[1]).mean()
+    return ((variances[0] + variances[1]) / area.clamp_min(SMALLEST_AREA).unsqueeze(1)).mean()
 
 
 def imbalance_of_heads(maps: Tensor, in_image: bool = False) -> Tensor:
