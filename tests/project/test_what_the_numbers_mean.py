@@ -9,14 +9,27 @@ import pytest
 from .test_results import DOCS, data, pages
 
 FOUND_BEFORE = {
-    "random discs in the image": {"coverage": 0.423, "diversity": 0.654},
-    "random discs in the mask": {"coverage": 0.909, "diversity": 0.674, "consistency": 0.040},
-    "discs on clusters of the mask": {"coverage": 0.955, "diversity": 0.793},
-    "smooth noise in the mask": {"coverage": 0.975, "diversity": 0.736},
-    "a fixed grid of discs": {"coverage": 0.746, "diversity": 0.763},
-    "the image's centre, N times": {"coverage": 0.408, "diversity": 0.178},
-    "the mask's centroid, N times": {"consistency": 0.950},
-    "oracle: discs on the keypoints": {"coverage": 1.000, "diversity": 0.746},
+    "random discs in the image": {"coverage": 0.423, "diversity": 0.654, "one_to_one_coverage": 0.305, "islands": 1.0},
+    "random discs in the mask": {
+        "coverage": 0.909,
+        "diversity": 0.674,
+        "one_to_one_coverage": 0.726,
+        "consistency": 0.040,
+        "part_identity": 0.18,
+        "part_identity_null": 0.18,
+    },
+    "discs on clusters of the mask": {"coverage": 0.955, "diversity": 0.793, "one_to_one_coverage": 0.769},
+    "smooth noise in the mask": {
+        "coverage": 0.975,
+        "diversity": 0.736,
+        "one_to_one_coverage": 0.872,
+        "island_coverage": 0.907,
+        "island_diversity": 0.664,
+    },
+    "a fixed grid of discs": {"coverage": 0.746, "diversity": 0.763, "one_to_one_coverage": 0.581},
+    "the image's centre, N times": {"coverage": 0.408, "diversity": 0.178, "one_to_one_coverage": 0.308},
+    "the mask's centroid, N times": {"consistency": 0.950, "part_identity": 0.09},
+    "oracle: discs on the keypoints": {"coverage": 1.000, "diversity": 0.746, "one_to_one_coverage": 0.906},
     "constant maps": {"coverage": 0.0, "diversity": 0.5},
 }
 """On the 579 test images of CUB-20 under the default protocol, by code of its own, before the rows were written here.
