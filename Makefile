@@ -9,7 +9,7 @@ EXTRAS := weights,tflite,tensorboard,sweep,faces,coco,attribution,serve,export,d
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
 
-.PHONY: demo test pytest test-fast test-oldest test-newest lint docs results notebook wheel bench install system clean
+.PHONY: demo test pytest test-fast test-oldest test-newest lint docs pictures results notebook wheel bench install system clean
 
 install: $(STAMP)
 
@@ -73,6 +73,10 @@ docs: $(STAMP)
 # The pages of results, from their templates and the numbers in docs/results.
 results: $(STAMP)
 	$(BIN)/python docs/render_results.py
+
+# The images of README and docs, from runs that are trained for it: five minutes on two cores.
+pictures: $(STAMP) system
+	$(TEST_ENV) $(BIN)/python docs/make_images.py
 
 # Runs the notebook of the documentation again and keeps what it shows.
 notebook: $(STAMP)

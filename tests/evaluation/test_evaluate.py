@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,11 +277,50 @@ def test_parts_without_masks_still_have_coverage(
         evaluate(run, EvaluationProtocol(part_mode="voronoi"), quiet=True)
 
 
-def test_files_of_an_earlier_evaluation_do_not_stay_beside_other_numbers(run: Path):
-    evaluate(run, quiet=True)
+def test_less_never_replaces_more(run: Path):
+    full = evaluate(run, quiet=True, chance=False)
+    file, folder = Run(run).evaluation_file, Run(run).evaluation_folder
+    tables = {path.name: path.read_bytes() for path in folder.iterdir()}
     evaluate(run, metrics="accuracy", quiet=True)
-    assert [path.name for path in Run(run).evaluation_folder.iterdir()] == ["per_class.csv"]
+    written = json.loads(file.read_text())
+    assert set(written["numbers"]) == set(full.numbers), "a part of the metrics is added, and takes nothing away"
+    assert written["others"] == []
+    assert {path.name for path in folder.iterdir()} == set(tables)
+    header = (folder / "per_class.csv").read_text().splitlines()[0].split(",")
+    assert set(header) == set(tables["per_class.csv"].decode().splitlines()[0].split(","))
+    evaluate(run, EvaluationProtocol(tau=0.5), metrics="coverage", quiet=True, chance=False)
+    evaluate(run, split="validation", quiet=True, chance=False)
+    again = json.loads(file.read_text())
+    assert again["numbers"] == written["numbers"]
+    assert again["protocol"]["tau"] == 0.2
+    assert [(one["protocol"]["split"], one["protocol"]["tau"]) for one in again["others"]] == [
+        ("test", 0.5),
+        ("validation", 0.2),
+    ]
+    assert "coverage" in again["others"][0]["numbers"]
+    assert (folder / "test-tau-0.5" / "per_class.csv").is_file()
+    assert (folder / "validation" / "per_class.csv").is_file()
+    assert (folder / "parts_heads.png").read_bytes() == tables["parts_heads.png"]
+
+
+def test_numbers_of_another_model_are_forgotten(run: Path):
+    evaluate(run, quiet=True, chance=False)
+    shutil.copy(Run(run).last, Run(run).best)
+    evaluate(run, metrics="accuracy", quiet=True)
     assert set(json.loads(Run(run).evaluation_file.read_text())["numbers"]) == {"accuracy"}
+    evaluate(run, quiet=True, chance=False)
+    assert "coverage" in json.loads(Run(run).evaluation_file.read_text())["numbers"]
+
+
+def test_where_prototypes_look_is_written_down(run: Path):
+    result = evaluate(run, quiet=True, chance=False)
+    looks = Run(run).looks()
+    kept = [look for look in looks if look.on_object is not None]
+    assert 1 - sum(look.on_object or 0 for look in kept) / len(kept) == pytest.approx(
+        result["region_background_share"], abs=0.02
+    )
+    assert any(look.parts for look in looks)
+    assert all(0 < share <= 1 for look in looks for share in look.parts.values())
 
 
 def test_pruned_prototypes_do_not_count(run: Path, monkeypatch: pytest.MonkeyPatch):

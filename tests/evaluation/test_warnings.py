@@ -13,7 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from dapl.evaluation import Evaluation, evaluate, table
-from dapl.evaluation.warnings import background_share, background_warning, chance_probability, lies_on_background
+from dapl.evaluation.warnings import chance_probability
+from dapl.metrics.naming import background_share, background_warning, lies_on_background
 from dapl.runs.run import Run
 
 

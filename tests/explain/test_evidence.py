@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw
 from pydantic import TypeAdapter
 from tests.metrics.test_regions import slow_region
 from torch import Tensor, nn
@@ -18,13 +19,13 @@ from torch.testing import assert_close
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
 from dapl.explain.evidence import Evidence, ModelRecords, _strongest, explain, explanations, logits_of, run_pass
-from dapl.explain.local import localise
 from dapl.explain.parts import ImageFacts
-from dapl.explain.patches import PatchSource
 from dapl.models.build import SYSTEMS, build_model
 from dapl.models.contract import PrototypeModel, square_pixels
 from dapl.models.dapl import Dapl
 from dapl.models.parts import Parts
+from dapl.runs.looks import PrototypeLook
+from dapl.runs.outlines import lines_of
 from dapl.runs.records import PrototypeRecord, fresh_records
 
 C, SIZE = 4, 64
@@ -253,44 +254,48 @@ def test_parts_and_background_of_an_annotated_image(dapl: PrototypeModel, images
         region = region_of(dapl, row)
         on_left = float((region & half(True)).sum() / region.sum())
         assert row.foreground == pytest.approx(on_left, abs=1e-6)
-        assert row.background == (on_left < 0.5)
         # the part is half of the image, of which a region of 5 % of the pixels never covers a fifth
-        assert (row.part, row.part_from) == (None, None)
+        assert (row.here, row.part) == (None, None)
     tiny = torch.zeros(1, SIZE, SIZE, dtype=torch.bool)
     y, x = divmod(int(rows[0].heat.argmax()), SIZE)
     tiny[0, y, x] = True
     pointed = ImageFacts(None, tiny, torch.tensor([True]), ("eye",))
     again = explain(dapl, images[0], known(dapl), top=1000, facts=pointed).classes[0].rows
-    assert (again[0].part, again[0].part_from) == ("eye", "image")
-    assert all(row.part in ("eye", None) for row in again)
+    assert again[0].here == "eye"
+    assert all(row.here in ("eye", None) for row in again)
     assert again[0].foreground is None
 
 
-def test_without_annotation_a_part_is_the_prototypes_own(dapl: PrototypeModel, images: Tensor) -> None:
-    parts = [f"part {j}" if j % 2 else None for j in range(12)]
+def test_the_outline_is_that_of_the_region(dapl: PrototypeModel, images: Tensor) -> None:
+    for row in explain(dapl, images[0], known(dapl), top=1000).classes[0].rows:
+        assert row.outline is not None
+        region, drawn = region_of(dapl, row), Image.new("1", (SIZE, SIZE))
+        for line in lines_of(row.outline):
+            ImageDraw.Draw(drawn).polygon([(x - 0.5, y - 0.5) for x, y in line], fill=1)
+        filled = torch.from_numpy(np.array(drawn))
+        assert float((filled & region).sum() / (filled | region).sum()) > 0.7
+        left, top, right, bottom = row.view
+        assert right - left == bottom - top <= SIZE
 
-    class Patches(PatchSource):
-        def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
-            return parts[record.index]
 
-    found = localise(explain(dapl, images[0], known(dapl), top=1000), "", "", Patches(), with_parts=True)
-    for row in found.classes[0].rows:
-        assert row.part == parts[row.prototype]
-        assert row.part_from == ("prototype" if row.prototype % 2 else None)
+def test_names_and_background_are_those_that_were_measured(dapl: PrototypeModel, images: Tensor) -> None:
+    looks = [PrototypeLook(j, 0.4 if j % 2 else 0.8, {"wing": 0.75} if j % 2 else {}) for j in range(12)]
+    records = [PrototypeRecord(j, [], 0, foreground_share=0.9) for j in range(12)]
+    found = explain(dapl, images[0], ModelRecords(NAMES, records, looks), top=1000).classes[0]
+    for row in found.rows:
+        assert row.part == ("wing 75 %" if row.prototype % 2 else None)
+        assert row.background == bool(row.prototype % 2)
+    shares = [1 - looks[row.prototype].on_object for row in found.rows]  # type: ignore[operator]
+    weights = [max(0.0, row.contribution) for row in found.rows]
+    expected = sum(s * w for s, w in zip(shares, weights, strict=True)) / sum(weights)
+    assert found.background == pytest.approx(expected)
+    beside = [PrototypeLook(j, 0.1) for j in range(12)]
+    assert "off the object" in (explain(dapl, images[0], ModelRecords(NAMES, records, beside)).warning or "")
 
 
-def test_background_is_known_from_any_share(dapl: PrototypeModel, images: Tensor) -> None:
-    row = explain(dapl, images[0], known(dapl)).classes[0].rows[0]
-    assert isinstance(row, Evidence)
-    assert not row.background
-    for fields, flagged in (
-        ({"foreground_share": 0.49}, True),
-        ({"foreground_share": 0.5}, False),
-        ({"foreground_share": 0.9, "region_foreground": 0.2}, True),
-    ):
-        records = [PrototypeRecord(j, [], 0, **fields) for j in range(12)]
-        found = explain(dapl, images[0], ModelRecords(NAMES, records)).classes[0].rows[0]
-        assert found.background == flagged
+def test_one_colour_per_head(dapl: PrototypeModel, images: Tensor) -> None:
+    rows = [row for one in explain(dapl, images[0], known(dapl), top=1000).classes for row in one.rows]
+    assert len({(row.head, row.colour) for row in rows}) == len({row.head for row in rows}) > 1
 
 
 def test_a_model_of_one_class_has_no_runner_up(images: Tensor) -> None:

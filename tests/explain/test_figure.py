@@ -1,12 +1,15 @@
 """The figure of an explanation: of heads that see crops, crop beside crop."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dapl import load
 from dapl.explain.figure import draw_figure
+from dapl.explain.overview import group_notes, labels_of, spread
 from dapl.explain.patches import Patch
 
 
@@ -18,13 +21,32 @@ def test_heads_that_see_crops_are_shown_crop_beside_crop(trained: Callable[[str]
     assert all(row.cropped for row in rows)
     row = rows[0]
     assert row.box is not None
-    crop = found.crop(row)
+    crop = found.close_up(row)
     assert crop is not None
     assert row.record is not None
     left, top, right, bottom = row.record.box or ()
     assert crop.image.shape == (3, bottom - top, right - left)  # no pixel beside what the head saw
-    two_tiles = draw_figure(load(trained("protopnet")).explain(image))
-    assert draw_figure(found).width > two_tiles.width  # where, this crop, that crop
+    assert row.view == row.box
+    assert np.asarray(draw_figure(found)).std() > 20  # not an empty sheet
+
+
+def test_names_are_apart_and_within_the_image() -> None:
+    assert spread([50, 50, 50], 10, 100) == [50, 60, 70]
+    heights = spread([90, 92, 95, 99], 10, 100)
+    assert heights == [65, 75, 85, 95]
+
+
+def test_reasons_that_look_at_the_same_spot_share_a_name(trained: Callable[[str], Path]) -> None:
+    image = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    rows = load(trained("parts")).explain(image).classes[0].rows
+    first, second, third = rows
+    together = [replace(first, same_spot=(second.prototype,)), replace(second, same_spot=(first.prototype,)), third]
+    labels = labels_of(together, 3, 64)
+    assert sorted(len(label.prototypes) for label in labels) == [1, 2]
+    assert {label.left for label in labels} == {True, False}
+    heads = sorted((first.head, second.head))
+    assert group_notes(together, 3) == [f"heads {heads[0]}, {heads[1]} look at the same spot"]
+    assert group_notes(rows, 3) == []
 
 
 def test_a_cut_is_the_box_alone() -> None:

@@ -1,13 +1,15 @@
-"""Which part a region lies on."""
+"""Which part a region lies on, and what a prototype is called."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import Annotations
-from dapl.explain.parts import ImageFacts, foreground_shares, name_parts, nearest_part
+from dapl.explain.parts import ImageFacts, described, foreground_shares, name_parts
+from dapl.runs.looks import PrototypeLook
+from dapl.runs.records import PrototypeRecord
 
 
 def square(top: int, left: int, side: int, size: int = 32) -> Tensor:
@@ -48,22 +50,14 @@ def test_foreground_shares() -> None:
     assert foreground_shares(regions, ImageFacts()) == [None] * 4
 
 
-def test_the_nearest_keypoint_within_reach() -> None:
-    points = torch.tensor([[[10.0, 10.0], [14.0, 10.0], [11.0, 10.0]]])
-    known = Annotations(points, torch.tensor([[True, True, False]]), torch.zeros(1, 4), None, 32)
-    names = ("eye", "beak", "hidden")
-    assert nearest_part(known, (11.0, 10.0), 5, names) == "eye"
-    assert nearest_part(known, (13.0, 12.0), 5, names) == "beak"
-    assert nearest_part(known, (14.0, 16.0), 5, names) is None
-
-
-def test_without_keypoints_a_part_is_where_its_mask_is() -> None:
-    masks = torch.stack((square(0, 0, 4), square(20, 24, 4), square(0, 0, 0)))
-    packed = np.packbits(masks.numpy(), axis=-1)[None]
-    known = Annotations(torch.zeros(1, 3, 2), torch.zeros(1, 3, dtype=torch.bool), torch.zeros(1, 4), packed, 32)
-    names = ("crown", "tail", "gone")
-    assert nearest_part(known, (25.0, 21.0), 3, names) == "tail"  # x, then y
-    assert nearest_part(known, (21.0, 25.0), 3, names) is None
-    assert nearest_part(known, (1.0, 1.0), 3, names) == "crown"
-    unknown = Annotations(torch.zeros(1, 0, 2), torch.zeros(1, 0, dtype=torch.bool), torch.zeros(1, 4), None, 32)
-    assert nearest_part(unknown, (1.0, 1.0), 3, ()) is None
+def test_what_a_prototype_is_called_and_when_it_is_background() -> None:
+    record = PrototypeRecord(0, ["bird"], 0, foreground_share=0.2, region_foreground=0.4)
+    look = PrototypeLook(0, 0.9, {"face": 0.9, "nape": 0.41, "tail": 0.1}, [3])
+    said = described(record, look)
+    assert said.name == "face 90 %, nape 41 %"
+    assert (said.on_object, said.background, said.same_spot) == (0.9, False, (3,))
+    assert described(record, PrototypeLook(0, 0.4976)).background
+    assert described(record, None).on_object == 0.4, "as pruning saw it, where nothing was measured"
+    assert described(replace(record, region_foreground=None), None).on_object == 0.2
+    assert described(None, None).name is None
+    assert described(record, PrototypeLook(0, None, {"face": 0.49})).name is None, "no part is clear"

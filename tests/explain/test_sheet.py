@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image, ImageFont
 from dapl.batches.run_data import RunData
 from dapl.common.progress import Reporter
 from dapl.explain.draw import TileSheet, fitting_text
+from dapl.explain.evidence import ModelRecords
 from dapl.explain.sheet import prototype_sheet, render_sources
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
@@ -29,16 +31,16 @@ def run_data(loaded: LoadedRun) -> RunData:
 
 def test_one_row_per_class(loaded: LoadedRun, run_data: RunData) -> None:
     sheet = prototype_sheet(loaded, run_data, tile=40)
-    assert sheet.size == (3 * 46 + 6, 3 * (22 + 40 + 15 + 6) + 6)
-    assert prototype_sheet(loaded, run_data, classes=1, tile=40).height == 22 + 40 + 15 + 6 + 6
-    left, top = 6, 6 + 22
+    assert sheet.size == (3 * 48 + 8, 3 * (22 + 40 + 40 + 8) + 8)
+    assert prototype_sheet(loaded, run_data, classes=1, tile=40).height == 22 + 40 + 40 + 8 + 8
+    left, top = 8, 8 + 22
     assert np.asarray(sheet)[top : top + 40, left : left + 40].std() > 5, "an image is there"
 
 
 def test_its_regions_are_those_of_the_metrics(
     loaded: LoadedRun, run_data: RunData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flat map has no region, so that the whole image is dimmed and nothing outlined."""
+    """A flat map has no region, so that nothing is outlined."""
     maps = type(loaded.model).maps
     size = loaded.config.data.image_size
     monkeypatch.setattr(type(loaded.model), "maps", lambda *arguments: torch.full_like(maps(*arguments), 0.3))
@@ -46,7 +48,18 @@ def test_its_regions_are_those_of_the_metrics(
     tile = render_sources(loaded, run_data, [record], size)[record.index]
     dataset = run_data.dataset("train")
     image = run_data.images("train")[list(dataset.names).index(record.image), 0][0]
-    assert np.array_equal(np.asarray(tile), (image * 0.5).round().byte().permute(1, 2, 0).numpy())
+    assert np.array_equal(np.asarray(tile.image), image.permute(1, 2, 0).numpy())
+
+
+def test_words_below_are_those_of_every_page(evaluated: Callable[[str], Path]) -> None:
+    loaded = load_run(evaluated("dapl"))
+    run_data = RunData(loaded.config, SingleProcess(), Reporter(quiet=True))
+    known = ModelRecords(loaded.classes, loaded.records, loaded.run.looks())
+    assert len(known.looks) == len(loaded.records)
+    for index, tile in render_sources(loaded, run_data, loaded.records, 40).items():
+        said, words = known.described(index), [text for text, _ in tile.lines]
+        assert (said.name in words) == (said.name is not None)
+        assert any(text.startswith("background") for text in words) == said.background
 
 
 def test_tiles_lie_side_by_side() -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks.report import repeated
 
 from dapl.models.build import SYSTEMS
 from dapl.report.collect import Report
 from dapl.report.page import write_folder, write_single_file
-
-from .conftest import repeated
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -108,11 +107,15 @@ def test_tiles_show_their_image(opened: Callable[..., Opened], reported: Reporte
     row, column = divmod(entry["tests"][2]["tile"], photos["columns"])
     sheet = Image.open(io.BytesIO(report.images[photos["file"]]))
     side = photos["side"]
-    wanted = sheet.crop((column * side, row * side, (column + 1) * side, (row + 1) * side)).resize((32, 32))
-    one.page.uncheck("[name=heat]")
+    left, top, right, bottom = (share * side / report.data["size"] for share in entry["tests"][2]["view"])
+    place = (column * side + left, row * side + top, column * side + right, row * side + bottom)
+    wanted = sheet.crop(tuple(map(round, place))).resize((32, 32))  # the region, enlarged
+    one.page.uncheck("[name=outlines]")
     tile = one.page.locator("#wall article").nth(4).locator(".tests .tile").nth(2)
     tile.scroll_into_view_if_needed()
-    one.until("[...document.querySelectorAll('#wall .photo')].every(i => i.style.backgroundImage)")
+    one.until(
+        "[...document.querySelectorAll('#wall article:nth-of-type(5) .photo')].every(i => i.style.backgroundImage)"
+    )
     one.page.wait_for_timeout(300)
     shown = Image.open(io.BytesIO(tile.screenshot())).convert("RGB").resize((32, 32))
     difference = np.abs(np.asarray(shown, dtype=int) - np.asarray(wanted.convert("RGB"), dtype=int))[4:-4, 4:-4]
@@ -124,7 +127,8 @@ def test_filters_and_search(opened: Callable[..., Opened], reported: Reported) -
     entries = report.data["prototypes"]
     one = opened(report)
     unique = len({entry["prototype"] for entry in entries})
-    assert one.count() == f"{unique} of {unique} prototypes"
+    removed = len({entry["prototype"] for entry in entries if not entry["kept"]})
+    assert one.count() == f"{unique} of {unique} prototypes, of which {removed} were removed"
     one.choose("class", "1")
     assert one.cards() == [f"Prototype {entry['prototype']}" for entry in entries if entry["class"] == 1]
     one.choose("class", "")
@@ -132,9 +136,9 @@ def test_filters_and_search(opened: Callable[..., Opened], reported: Reported) -
     assert one.cards() == [f"Prototype {entry['prototype']}" for entry in entries if not entry["kept"]]
     assert "flag=removed" in one.page.url
     one.choose("flag", "")
-    part = next(entry["part"] for entry in entries if entry["part"])
+    part = report.data["parts"][0]
     one.choose("part", part)
-    assert one.cards() == [f"Prototype {entry['prototype']}" for entry in entries if entry["part"] == part]
+    assert one.cards() == [f"Prototype {entry['prototype']}" for entry in entries if part in entry["names"]]
     one.page.click("#clear")
     assert len(one.cards()) == len(entries)
     one.page.fill("[name=q]", "#3")
@@ -164,7 +168,7 @@ def test_order_and_a_link_to_a_selection(opened: Callable[..., Opened], reported
     _, report = reported("dapl")
     one = opened(report, after="#?class=2&sort=foreground")
     own = [entry for entry in report.data["prototypes"] if entry["class"] == 2 and entry["kept"]]
-    own.sort(key=lambda entry: entry["foreground"]["test"])
+    own.sort(key=lambda entry: entry["on_object"])
     assert one.cards() == [f"Prototype {entry['prototype']}" for entry in own]
 
 
@@ -226,28 +230,37 @@ def test_images_are_fetched_when_they_come_near(opened: Callable[..., Opened], r
         return False
 
     first = sheets()
-    assert len(report.images) == 240
+    assert len(report.images) == 241
     assert first < 40, "only what is near the screen"
     drawn = one.page.locator("#wall article").count()
     assert drawn < 100, "not all of the 360 cards"
-    one.page.evaluate("scrollTo({top: document.body.scrollHeight, behavior: 'instant'})")
-    one.until(f"document.querySelectorAll('#wall article').length > {drawn}")
+    one.page.click("#more")
+    assert one.page.locator("#wall article").count() == 2 * drawn
+    one.page.locator("#wall article").last.scroll_into_view_if_needed()
     assert asked_for(lambda: sheets() > first)
     assert sheets() < 240
     one.choose("class", "119")
     assert asked_for(lambda: any("119-photos.jpg" in url for url in one.asked))
 
 
-def test_a_tall_screen_is_filled(chromium: Browser, reported: Reported, tmp_path: Path) -> None:
-    """Where one lot of cards does not reach the end of the screen the next follows by itself."""
-    page_file = write_folder(repeated(reported("dapl")[1], 40), tmp_path / "report")
-    context = chromium.new_context(viewport={"width": 2400, "height": 12000})
-    page = context.new_page()
-    page.goto(page_file.as_uri())
-    page.wait_for_timeout(500)
-    reaches = page.evaluate("document.getElementById('wall').getBoundingClientRect().bottom >= innerHeight")
-    assert reaches or page.locator("#more").is_hidden()
-    context.close()
+def test_prototypes_come_before_training(opened: Callable[..., Opened], reported: Reported) -> None:
+    """What it looks at first, then the worst, then all, then numbers and training; warnings and groups on top."""
+    report = repeated(reported("dapl")[1], 1)
+    report.data["warnings"] = ["79% of what the reasons rest on lies off the object."]
+    group = {"heads": [0, 2], "classes": [0, 1], "prototypes": [0, 2, 3, 5], "names": ["wing", "face"]}
+    report.data["groups"] = [group]
+    one = opened(report)
+    order = one.page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)")
+    assert order == ["looks", "offenders", "prototypes", "heads", "numbers", "confusion", "model"]
+    top = one.page.evaluate("[...document.querySelector('main').children].slice(0, 2).map(e => e.className)")
+    assert top == ["note warning", "amber"]
+    assert "heads 0, 2: wing and face" in one.page.inner_text(".amber")
+    red = one.page.locator("#wall .chip.warn", has_text="same spot").count()
+    assert red == 0, "counted on top, not flagged card by card in red"
+    assert one.page.locator(".overview.named").is_visible()
+    assert one.page.locator("#strip .head").count() == len(report.data["strip"])
+    assert not one.page.locator(".heat").first.is_visible(), "only on demand"
+    assert one.page.locator("#wall .outline path.edge").first.is_visible()
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["folder", "one file"])
@@ -259,7 +272,10 @@ def test_names_are_never_code(opened: Callable[..., Opened], reported: Reported,
             test["image"] = EVIL
     for entry in report.data["prototypes"]:
         entry["part"] = entry["reason"] = EVIL
+        entry["names"] = [EVIL]
         entry["source"]["image"] = EVIL
+    for label in report.data["overview"]["labels"]:
+        label["text"] = EVIL
     report.data.update({"run": EVIL, "parts": [EVIL], "notes": [EVIL]})
     shown = opened(report, single)
     shown.page.click("#wall article h4 button")

@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from dapl import load
 from dapl.batches.run_data import RunData
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
+from dapl.evaluation import EvaluationProtocol, evaluate
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.backbone import Backbone
 from dapl.models.build import SYSTEMS
 from dapl.processes.launch import make_processes
 from dapl.report.collect import Report, collect
-from dapl.report.entries import FLAGS
+from dapl.report.entries import FLAGS, SAME_SPOT, same_spot_groups
 from dapl.runs.loading import load_run
 
 from .conftest import CLASSES, TEST_IMAGES
@@ -41,9 +43,7 @@ def test_every_prototype_of_every_class_is_there(reported: Reported, system: str
         assert entry["foreground"]["patch"] == pytest.approx(record.foreground_share, abs=1e-4)
         assert len(entry["tests"]) == 3
         assert entry["source"]["image"] == record.image
-        size = loaded.config.data.image_size
-        wanted = None if record.box is None else pytest.approx([side / size for side in record.box], abs=1e-4)
-        assert entry["source"]["box"] == wanted
+        assert (entry["source"]["outline"] is None) == (record.outline is None)
         if record.kept:
             assert entry["weight"] == pytest.approx(float(weights[j, label]), abs=1e-4)
         else:
@@ -125,10 +125,10 @@ def test_every_image_goes_through_the_backbone_once(run: Path, monkeypatch: pyte
     monkeypatch.setattr(Backbone, "forward", lambda self, images: passed.append(len(images)) or forward(self, images))
     report = collect(run, quiet=True)
     sources = {entry["source"]["image"] for entry in report.data["prototypes"]}
-    assert sum(passed) == CLASSES * 3 + len(sources)
+    assert sum(passed) == CLASSES * 3 + len(sources) + 1, "and the large image once more"
     passed.clear()
     more = collect(run, images=TEST_IMAGES, quiet=True)
-    assert sum(passed) == CLASSES * TEST_IMAGES + len(sources)
+    assert sum(passed) == CLASSES * TEST_IMAGES + len(sources) + 1
     assert {len(entry["tests"]) for entry in more.data["prototypes"]} == {TEST_IMAGES}
 
 
@@ -164,19 +164,77 @@ def test_it_is_the_same_each_time_and_names_no_path_of_the_machine(run: Path) ->
 
 def test_flags_say_what_they_say(reported: Reported) -> None:
     _, report = reported("dapl")
-    for entry in report.data["prototypes"]:
-        shares = [share for share in entry["foreground"].values() if share is not None]
-        assert ("background" in entry["flags"]) == (min(shares) < 0.5)
-        assert ("duplicate" in entry["flags"]) == (entry["overlap"]["iou"] >= 0.5)
+    entries = report.data["prototypes"]
+    for entry in entries:
+        assert entry["on_object"] == entry["foreground"]["test"], "one number, wherever it is shown"
+        assert ("background" in entry["flags"]) == (entry["on_object"] < 0.5)
+        near = entry["overlap"]["iou"] >= 0.5
+        assert (SAME_SPOT in entry["flags"]) == near == bool(entry["same_spot"])
         assert set(entry["flags"]) <= set(FLAGS)
     counted = {flag["name"]: flag["count"] for flag in report.data["flags"]}
-    assert counted["background"] == sum("background" in entry["flags"] for entry in report.data["prototypes"])
+    assert counted["background"] == sum("background" in entry["flags"] for entry in entries)
     worst = report.data["offenders"]["background"]
     assert [one["value"] for one in worst] == sorted(one["value"] for one in worst)
-    for pair in report.data["offenders"]["duplicate"]:
-        first, second = (report.data["prototypes"][pair[key]] for key in ("entry", "other"))
-        assert first["class"] == second["class"]
-        assert first["prototype"] != second["prototype"]
+    assert sum(len(one["prototypes"]) for one in report.data["groups"]) == counted[SAME_SPOT]
+
+
+@pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"blackbox"}))
+def test_explain_report_and_sheet_agree_on_every_name_and_flag(reported: Reported, system: str) -> None:
+    """Of each prototype the same is said, by whichever way it is looked at."""
+    folder, report = reported(system)
+    classifier = load(folder)
+    image = torch.zeros(3, 64, 64, dtype=torch.uint8)
+    seen = set()
+    for label in range(CLASSES):
+        why = classifier.explain(image, against=label, top=1000)
+        rows = {row.prototype: row for one in why.classes for row in one.rows}
+        for entry in report.data["prototypes"]:
+            if entry["class"] == label and entry["kept"]:
+                row = rows[entry["prototype"]]
+                assert row.part == entry["part"]
+                assert [name for name, _ in row.parts] == entry["names"]
+                assert row.background == ("background" in entry["flags"])
+                assert row.on_object == pytest.approx(entry["on_object"], abs=1e-4)
+                assert list(row.same_spot) == entry["same_spot"]
+                assert (row.colour, row.dashed) == (entry["colour"], entry["dashed"])
+                seen.add(entry["prototype"])
+    assert seen == {record.index for record in classifier.known.records if record.kept}
+
+
+def test_groups_of_prototypes_at_the_same_spot() -> None:
+    def entry(j: int, label: int, head: int | None, same: list[int], names: list[str]) -> dict:
+        return {"prototype": j, "class": label, "head": head, "same_spot": same, "names": names, "kept": True}
+
+    heads = [entry(0, 0, 0, [2], ["wing"]), entry(1, 0, 1, [], []), entry(2, 0, 2, [0], ["wing", "face"])]
+    heads += [entry(3, 1, 0, [5], ["wing"]), entry(4, 1, 1, [], []), entry(5, 1, 2, [3], ["face"])]
+    assert same_spot_groups(heads) == [
+        {"heads": [0, 2], "classes": [0, 1], "prototypes": [0, 2, 3, 5], "names": ["wing", "face"]}
+    ]
+    none = [entry(j, label, None, same, []) for j, label, same in ((0, 0, [1]), (1, 0, [0]), (2, 1, []))]
+    assert same_spot_groups(none) == [{"heads": None, "classes": [0], "prototypes": [0, 1], "names": []}]
+
+
+def test_the_overview_and_the_strip_of_heads(reported: Reported) -> None:
+    _, report = reported("parts")
+    data = report.data
+    assert "overview.jpg" in report.images
+    own = [entry for entry in data["prototypes"] if entry["class"] == data["overview"]["class"]]
+    assert {row["colour"] for row in data["overview"]["rows"]} <= {entry["colour"] for entry in own}
+    assert [one["head"] for one in data["strip"]] == [0, 1, 2]
+    for one in data["strip"]:
+        assert {data["prototypes"][number]["head"] for number in one["entries"]} == {one["head"]}
+        assert len(one["entries"]) == CLASSES
+    assert reported("protopnet")[1].data["strip"] == [], "without heads there is nothing to follow over classes"
+
+
+def test_other_protocols_stand_below_the_full_numbers(run: Path) -> None:
+    before = collect(run, quiet=True).data
+    evaluate(run, EvaluationProtocol(tau=0.5), metrics="coverage", quiet=True, chance=False)
+    evaluate(run, metrics="accuracy", quiet=True)
+    after = collect(run, quiet=True).data
+    assert after["numbers"]["rows"] == before["numbers"]["rows"]
+    assert [other["protocol"] for other in after["numbers"]["others"]] == [f"tau 0.5: {CLASSES * TEST_IMAGES} images"]
+    assert after["prototypes"] == before["prototypes"]
 
 
 def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:

@@ -59,14 +59,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(run: Path, **options: Any) -> Iterator[Server]:
+def serving(*runs: Path, **options: Any) -> Iterator[Server]:
     """The server in a thread of this process, which is there at once. ``options`` of `build_app`."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(build_app(load_run(run), **options)))
+    server = uvicorn.Server(server_config(build_app(*map(load_run, runs), **options)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        yield Server(f"http://127.0.0.1:{listening.getsockname()[1]}", run)
+        yield Server(f"http://127.0.0.1:{listening.getsockname()[1]}", runs[0])
         assert thread.is_alive(), "the server died"
     finally:
         server.should_exit = True

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from dapl import load
 from dapl.data.images import MAX_PIXELS
 from dapl.runs.loading import load_run
+from dapl.runs.outlines import lines_of
 from dapl.serve.app import bare_app, build_app
 from dapl.serve.connections import HEADER_SECONDS, MOST_CONNECTIONS, STALLED_SECONDS, STOP_SECONDS
 from dapl.serve.inspector import REMEMBERED
@@ -95,7 +96,8 @@ def test_an_example_is_explained_as_the_library_explains_it(client: httpx.Client
         for shown, row in zip(one["rows"], evidence.rows, strict=True):
             assert (shown["prototype"], shown["part"]) == (row.prototype, row.part)
             assert shown["box"] == (None if row.box is None else list(row.box))
-            assert shown["foreground"] == row.foreground
+            assert (shown["outline"], shown["colour"]) == (row.outline, row.colour)
+            assert (shown["foreground"], shown["here"]) == (row.foreground, row.here)
             assert shown["background"] == row.background
 
 
@@ -120,11 +122,8 @@ def test_every_image_that_an_answer_names_is_there(client: httpx.Client) -> None
     for row in rows:
         patch = Image.open(io.BytesIO(client.get(row["patch"]["image"]).content))
         assert patch.size == (row["patch"]["width"], row["patch"]["height"])
-        if row["patch"]["box"] is None:  # a map that is flat on its own image has no region
-            continue
-        left, top, right, bottom = row["patch"]["box"]
-        assert 0 <= left < right <= patch.width
-        assert 0 <= top < bottom <= patch.height
+        for line in lines_of(row["patch"]["outline"] or ""):  # a map that is flat on its own image has no region
+            assert all(x == x and y == y for x, y in line)
 
 
 def test_an_image_is_asked_about_again_by_its_id(client: httpx.Client) -> None:

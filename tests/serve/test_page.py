@@ -141,10 +141,18 @@ def test_hovering_shows_the_region(server: Server, open_page: Open) -> None:
     page = open_page(server.url + "/#example=2")
     view = page.locator("#view")
     expect(view.locator("image")).to_have_count(1)
-    row = page.locator("section.class .row").nth(1)
+    rows = page.locator("section.class").first.locator(".row")
+    outlined = rows.locator(".look .outline").count()
+    assert outlined > 1
+    expect(view.locator(".outline")).to_have_count(outlined)  # all of the predicted class
+    row = rows.filter(has=page.locator(".look .outline")).nth(1)
     prototype = row.get_attribute("data-prototype")
     row.hover()
     expect(view).to_have_attribute("data-prototype", prototype or "")
+    expect(view.locator(".outline")).to_have_count(1)
+    expect(view.locator("image")).to_have_count(1)  # heat is shown on demand only
+    page.get_by_label("heat").check(force=True)
+    row.hover()
     expect(view.locator("image")).to_have_count(2)
     assert f"heat-{prototype}.png" in (view.locator("image").nth(1).get_attribute("href") or "")
     page.get_by_label("attention").check(force=True)
@@ -156,6 +164,51 @@ def test_hovering_shows_the_region(server: Server, open_page: Open) -> None:
     page.mouse.move(0, 0)
     page.locator("#choose").hover()
     expect(view).to_have_attribute("data-prototype", prototype or "")
+
+
+def test_the_page_opens_with_an_image_already_explained(server: Server, open_page: Open) -> None:
+    page = open_page(server.url + "/")
+    expect(page.locator("#predicted")).to_be_visible()
+    expect(page.locator("section.class")).to_have_count(2)
+    assert page.locator("#names li").count() > 0, "what is outlined is named"
+    expect(page.locator("#examples button[aria-pressed=true]")).to_have_count(1)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
+def test_two_runs_side_by_side(
+    evaluated: Callable[[str], Path], open_page: Open, width: int, scheme: str, tmp_path: Path
+) -> None:
+    runs = [evaluated("parts"), evaluated("protopnet")]
+    with serving(*runs) as server:
+        page = open_page(server.url + "/", viewport={"width": width, "height": 900}, color_scheme=scheme)
+        columns = page.locator(".run")
+        expect(columns).to_have_count(2)
+        boxes = [columns.nth(n).bounding_box() for n in range(2)]
+        assert boxes[0] is not None
+        assert boxes[1] is not None
+        assert (boxes[0]["y"] == boxes[1]["y"]) == (width > 800), "side by side, or below each other on a phone"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert "null" not in page.locator("#runs").inner_text()
+        file = tmp_path / "bird.png"
+        file.write_bytes(encoded(image(5)))
+        page.set_input_files("#file", file)
+        expect(page.locator("body")).to_have_attribute("data-answered", "file")
+        for place, folder in enumerate(runs):
+            found = load(folder).explain(file)
+            expect(columns.nth(place).locator(".said b")).to_have_text(found.predicted_name)
+            shown = columns.nth(place).locator(".contribution").all()
+            values = [float(one.get_attribute("value") or "nan") for one in shown]
+            assert values == [row.contribution for row in found.classes[0].rows]
+            warned = columns.nth(place).locator(".warning").count()
+            assert bool(warned) == (found.warning is not None)
+        with server.client() as client:
+            assert client.get("/2/api/run").json()["system"] == "protopnet"
+            assert client.get("/2/api/prototypes/0").json()["patch"].startswith("/2/api/")
+            assert client.post("/1/api/explain", content=encoded(image(6))).status_code == 200
+        page.get_by_role("link", name=runs[1].name).last.click()
+        expect(page.locator("body[data-ready]")).to_be_attached(timeout=30_000)
+        expect(page.locator("#predicted")).to_be_visible()
+        finished(page)
 
 
 def test_two_classes_are_compared(server: Server, open_page: Open) -> None:

@@ -175,8 +175,8 @@ def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 @command(
-    "Look at a run in the browser: drop an image, see the reasons, switch them off, mark bad ones.",
-    _RUN,
+    "Look at a run in the browser: drop an image, see the reasons, switch them off, mark bad ones; or at several.",
+    ("runs+ RUN", Path, "run directory; of several, the same image and the reasons of each"),
     ("--host ADDRESS", "127.0.0.1", "address to listen at; the default is for this machine only"),
     ("--port N", 8000, "port; 0 takes any that is free"),
     ("--allow-host NAME", [], "a further name under which browsers may call it, e.g. that of a proxy"),
@@ -187,7 +187,7 @@ def serve(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.serve.app import serve
 
     options = {"token": arguments.token, "access_log": arguments.access_log}
-    serve(arguments.run, arguments.host, arguments.port, arguments.allow_host, **options)
+    serve(*arguments.runs, host=arguments.host, port=arguments.port, names=arguments.allow_host, **options)
     return 0
 
 

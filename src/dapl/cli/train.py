@@ -80,11 +80,11 @@ def _run(config, out: Path, resume: bool) -> int:
 
     run = train(config, out, resume)
     has_prototypes = config.model.system != "blackbox"
-    if is_first_process() and has_prototypes:
-        write_sheet(run.folder, config)
     result = evaluate(run.folder, config=config, chance=False)  # `dapl evaluate` says what chance gets
     if not is_first_process():
         return 0
+    if has_prototypes:
+        write_sheet(run.folder, config)  # after the evaluation, which says where the prototypes look
     print(table(result))
     if has_prototypes:
         print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}", end="")

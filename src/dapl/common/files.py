@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -72,6 +73,19 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def file_digest(path: Path) -> str:
+    """Of the content of a file: two files with the same digest hold the same bytes.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "weights"
+    >>> _ = file.write_bytes(b"one")
+    >>> len(file_digest(file))
+    24
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()  # type: ignore[arg-type]
 
 
 def expand_path(value: str, field: str) -> Path:

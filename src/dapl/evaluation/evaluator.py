@@ -13,6 +13,7 @@ import torch
 
 from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import DaplError
+from dapl.common.files import file_digest
 from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import InMemorySplits, hand_over
@@ -24,6 +25,7 @@ from dapl.evaluation.measures import Measurements, coverage_curves, numbers
 from dapl.evaluation.passes import measure_sources, measure_split, purity_of_prototypes, read_off
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
 from dapl.evaluation.result import Evaluation
+from dapl.evaluation.split_sums import keep_sums
 from dapl.evaluation.warnings import NOT_FINITE, all_finite, warnings_of
 from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_needs
 from dapl.models.weight_sources import notice
@@ -105,6 +107,7 @@ def _evaluate_process(
         "split": split,
         "images": len(measured.labels),
         "checkpoint": str(loaded.run.best.relative_to(folder)),
+        "weights": file_digest(loaded.run.best),
         "metrics": sorted(names),
         "versions": versions(),
     }
@@ -116,7 +119,12 @@ def _evaluate_process(
         number = prototypes_per_class(measured.kept)
         result = replace(result, chance=chance_of(run_data, split, protocol, number))
     if files and processes.global_rank == 0:
-        write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured)
+        before: dict[str, Any] = {}
+        with suppress(DaplError):  # what is broken is written anew
+            before = loaded.run.evaluation()
+        place = write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured, before)
+        if place == "full":
+            keep_sums(loaded, run_data, split, protocol, measured.images)
     return asdict(result)
 
 

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from dapl.common.files import replacing, write_json, write_text
+from dapl.evaluation.known_results import Place, Result, add_result, changed_fields
 from dapl.evaluation.measures import Measurements, per_class, per_part
 from dapl.evaluation.result import Evaluation
 
@@ -26,17 +27,49 @@ _WHOLE = ("images", "rows", "rows_with_parts", "best_head")
 """Columns that count things."""
 
 
-def write_files(numbers: Path, folder: Path, result: Evaluation, measured: Measurements) -> None:
-    """``numbers`` as JSON, tables and plots in ``folder``; what an earlier evaluation left there is removed."""
-    drawn = draw_all(folder, result, measured)
+def write_files(
+    numbers: Path, folder: Path, result: Evaluation, measured: Measurements, before: Result | None = None
+) -> Place:
+    """``numbers`` as JSON, tables and plots in ``folder``, beside what is known already; says what became of them.
+
+    ``before`` is what metrics.json holds; without it the result takes the place of whatever is there. Less never
+    replaces more: the results of another protocol have tables and plots in a folder of their own below ``folder``.
+    """
+    known, place = add_result(before or {}, result.to_json())
+    own = folder / _folder_name(result.protocol, known["protocol"]) if place == "beside" else folder
+    drawn = draw_all(own, result, measured)
     tables = {"per_class.csv": csv_text("class", measured.classes, per_class(measured))}
     if measured.parts:
         tables["per_part.csv"] = csv_text("part", measured.parts, per_part(measured))
     for name, text in tables.items():
-        write_text(folder / name, text)
-    for stale in {*NAMES, "per_part.csv"} - set(drawn) - tables.keys():
-        (folder / stale).unlink(missing_ok=True)
-    write_json(numbers, result.to_json())
+        write_text(own / name, with_columns_of(own / name, text) if place == "added" else text)
+    if place == "full":
+        for stale in {*NAMES, "per_part.csv"} - set(drawn) - tables.keys():
+            (own / stale).unlink(missing_ok=True)
+    write_json(numbers, known)
+    return place
+
+
+def _folder_name(protocol: dict[str, Any], shown: dict[str, Any]) -> str:
+    """Split and options that differ from those of the result that is shown, e.g. ``validation`` or ``test-tau-0.5``."""
+    changed = changed_fields(protocol, shown)
+    if changed.pop("split", None) is not None:
+        changed.pop("images", None)  # another split has other images
+    return "-".join([str(protocol["split"]), *(f"{name}-{value}" for name, value in changed.items())])
+
+
+def with_columns_of(file: Path, text: str) -> str:
+    """A new table with the columns that an older one has and it has not, row by row of the same name."""
+    if not file.is_file():
+        return text
+    old, new = (list(csv.reader(io.StringIO(one))) for one in (file.read_text(encoding="utf-8"), text))
+    if [row[0] for row in old] != [row[0] for row in new]:
+        return text
+    left = [number for number, name in enumerate(old[0]) if name not in new[0]]
+    merged = io.StringIO()
+    rows = zip(new, old, strict=True)
+    csv.writer(merged, lineterminator="\n").writerows([*one, *(other[n] for n in left)] for one, other in rows)
+    return merged.getvalue()
 
 
 def csv_text(key: str, names: Sequence[str], columns: dict[str, list[float]]) -> str:

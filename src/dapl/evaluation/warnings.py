@@ -1,25 +1,23 @@
 """What makes the numbers of a model worthless, said in plain words: weights, maps and answers that say nothing.
 
-And the one rule for background: every command and page goes by `lies_on_background`, `background_share` and
-`background_warning`.
+The rule for background is that of `dapl.metrics.naming`, which every command and page goes by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
 from dapl.evaluation.measures import Measurements
 from dapl.evaluation.statistics import Number
+from dapl.metrics.naming import background_warning
 
 NOT_FINITE = "the model has weights that are not finite, so that it has no maps"
 FLAT_SHARE = 0.01
 """Constant maps are named when they are at least this share of all: a single one is no reason to doubt a model."""
 LEVEL = 0.05
 """Accuracy is that of chance when chance reaches it with at least this probability."""
-BACKGROUND_ABOVE = 0.5
-"""A region, a prototype or a whole explanation is background where more of it than this lies off the object."""
 
 
 def all_finite(model: nn.Module) -> bool:
@@ -44,51 +42,6 @@ def chance_probability(right: int, images: int, share: float) -> float:
     from scipy.special import bdtrc  # scipy.stats has it too, and takes a second to load
 
     return float(bdtrc(right - 1, images, share))
-
-
-def lies_on_background(share: float | None) -> bool:
-    """The rule: whether more than half of something lies off the object. ``share``: how much of it does, in [0, 1].
-
-    What is not known (None, NaN) is not background.
-
-    >>> lies_on_background(0.79), lies_on_background(0.5), lies_on_background(None)
-    (True, False, False)
-    """
-    return share is not None and share > BACKGROUND_ABOVE
-
-
-def background_share(shares: Sequence[float | None], weights: Sequence[float] | None = None) -> float | None:
-    """How much of what several regions stand for lies off the object: the mean of their shares, by weight.
-
-    ``shares``: of each region, what lies off the object; one that is not known (None, NaN) is left out. ``weights``:
-    what each counts, e.g. the contributions of the prototypes to a logit (one below 0 counts as its size); None: all
-    count the same. Returns None where nothing is known.
-
-    >>> background_share([1.0, 0.0, None], weights=[3.0, 1.0, 5.0])
-    0.75
-    """
-    weights = [1.0] * len(shares) if weights is None else weights
-    known = [(s, abs(w)) for s, w in zip(shares, weights, strict=True) if s is not None and s == s]
-    total = sum(weight for _, weight in known)
-    return sum(share * weight for share, weight in known) / total if total else None
-
-
-def background_warning(share: float | None) -> str | None:
-    """The warning for reasons that rest on background, a clause with what to do; None where they do not.
-
-    ``share``: of what the reasons rest on, how much lies off the object: the region background share of a model, or
-    `background_share` of the regions of one prediction.
-
-    >>> background_warning(0.79).split(";")[0]
-    '79% of what the reasons rest on lies off the object: the model looks at background'
-    """
-    if share is None or not lies_on_background(share):
-        return None
-    return (
-        f"{share:.0%} of what the reasons rest on lies off the object: the model looks at background; look at the "
-        "masks (`dapl prepare check`), train with a foreground loss or a larger weight of it, or on images with more "
-        "varied backgrounds"
-    )
 
 
 def warnings_of(measured: Measurements, finite: bool = True, numbers: Mapping[str, Number] | None = None) -> list[str]:

@@ -98,7 +98,8 @@ class Classifier:
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> Classifier:
         config, data = loaded.config, loaded.config.data
-        known, words = ModelRecords(loaded.classes, loaded.records), about(config.model, data.name)
+        known = ModelRecords(loaded.classes, loaded.records, loaded.run.looks())
+        words = about(config.model, data.name)
         return cls(loaded.model, known, data.image_size, data.fit, words, RunPatches(config), data)
 
     def __repr__(self) -> str:
@@ -180,7 +181,7 @@ class Classifier:
         found = explanations(
             self.model, done, self.known, classes=classes, top=top, switched_off=switched_off, facts=[facts]
         )[0]
-        return localise(found, sample.name, self.about, self.patches, with_parts=facts.parts is None)
+        return localise(found, sample.name, self.about, self.patches)
 
     def sample(self, name: str) -> tuple[Sample, Sequence[str]] | None:
         """An image of the run's data with its annotations, by its name, and the names of its parts."""

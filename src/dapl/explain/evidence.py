@@ -15,15 +15,18 @@ import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
-from dapl.explain.parts import ImageFacts, foreground_shares, name_parts
-from dapl.explain.patches import Box, Patch, PatchSource
+from dapl.explain.draw import head_colour, is_dashed
+from dapl.explain.parts import Described, ImageFacts, described, foreground_shares, name_parts
+from dapl.explain.patches import Box, Patch, PatchSource, close_up_of
 from dapl.metrics.functional import upsample
 from dapl.metrics.functional.regions import model_regions
+from dapl.metrics.naming import Parts, background_share, background_warning
 from dapl.models.contract import Embedding, FeatureTensors, Output, PrototypeModel, rows_of, square_pixels
+from dapl.models.prototypes import class_table
+from dapl.runs.looks import PrototypeLook
+from dapl.runs.outlines import main_bounds, outline_of
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
-BACKGROUND_BELOW = 0.5
-"""A prototype is flagged when less of it than this lies on the object."""
 PERCENTILE = 95.0
 """The region of a prototype: pixels at or above this percentile of its map (decision 10)."""
 
@@ -41,6 +44,28 @@ class ModelRecords:
     """Names, in the order of the logits."""
     records: Sequence[PrototypeRecord] = ()
     """Where each prototype came from; empty where that is not known."""
+    looks: Sequence[PrototypeLook] = ()
+    """Where each prototype looks, as it was measured; empty where it was not."""
+
+    def record(self, j: int) -> PrototypeRecord | None:
+        """Of prototype j; None where it is not known."""
+        return self.records[j] if self.records else None
+
+    def described(self, j: int) -> Described:
+        """What prototype j is called, and how much of it lies on the object."""
+        return described(self.record(j), self.looks[j] if j < len(self.looks) else None)
+
+
+def slots_of(model: PrototypeModel) -> list[int]:
+    """For each prototype the number of its colour: its head, or its place in its class where a system has no heads."""
+    prototypes = model.prototypes
+    if prototypes.groups > 1:
+        return prototypes.group_of.tolist()
+    table = class_table(prototypes.membership, torch.ones(len(prototypes), dtype=torch.bool))
+    slots = [0] * len(prototypes)
+    for label, place in reversed(table[1].nonzero().tolist()):  # of several classes the first one counts
+        slots[int(table[0][label, place])] = place
+    return slots
 
 
 @dataclass(frozen=True)
@@ -89,14 +114,21 @@ class Reason:
     place: tuple[float, float] = field(metadata=doc("The same as (x, y) in pixels of the image."))
     box: Box | None = field(
         metadata=doc(
-            "Left, top, right, bottom of its region in the image, the last two exclusive; "
-            "null where its map is flat, so that there is no region."
+            "Left, top, right, bottom of its region in the image, the last two exclusive (of a head that sees a square "
+            "and no more: that square); null where its map is flat, so that there is no region."
         )
     )
-    part: str | None
-    part_from: str | None = field(metadata=doc("`image`: its region lies on it here; `prototype`: its patch shows it."))
-    foreground: float | None = field(metadata=doc("Share of the region on the object, where that is known."))
-    background: bool = field(metadata=doc("Whether it is beside the object: here, in its patch, or mostly."))
+    outline: str | None = field(metadata=doc("Outline of its region in pixels of the image, as path data of SVG."))
+    view: Box = field(metadata=doc("Bounds of the close-up: the region with some of what is beside it."))
+    colour: str = field(metadata=doc("Of its head; of its place in the class where a system has no heads."))
+    dashed: bool = field(metadata=doc("Whether its lines are dashed, because all colours are taken."))
+    part: str | None = field(metadata=doc("Its name: the parts that it is on, with shares; null: none is clear."))
+    parts: Parts = field(metadata=doc("The same as pairs: the share of the images in which it is on the part."))
+    here: str | None = field(metadata=doc("The part that its region covers most of in this image, where known."))
+    foreground: float | None = field(metadata=doc("Share of the region on the object in this image, where known."))
+    on_object: float | None = field(metadata=doc("Share of its regions on the object, over the images measured."))
+    background: bool = field(metadata=doc("Whether more than half of it lies off the object, by `on_object`."))
+    same_spot: tuple[int, ...] = field(metadata=doc("Prototypes of the class that look at the same spot."))
     source: Source | None
 
     def facts(self) -> dict[str, Any]:
@@ -122,7 +154,8 @@ class Evidence(Reason):
         """Plain values, without what follows from others."""
         values = self.facts() | {"map": _rounded(self.map), "attention": _rounded(self.attention)}
         values["source"] = None if self.source is None else asdict(self.source)
-        return {name: value for name, value in values.items() if name not in ("own", "place")}
+        left_out = ("own", "place", "view", "colour", "dashed")
+        return {name: value for name, value in values.items() if name not in left_out}
 
 
 @dataclass(frozen=True)
@@ -150,12 +183,26 @@ class ClassEvidence:
         """The sum of what is shown."""
         return sum(row.contribution for row in self.rows) + self.rest.contribution
 
+    @property
+    def background(self) -> float | None:
+        """How much of what speaks for the class lies off the object: in this image, else as it was measured."""
+        known = [row.on_object if row.foreground is None else row.foreground for row in self.rows]
+        weights = [max(0.0, row.contribution) for row in self.rows]
+        return background_share([None if share is None else 1 - share for share in known], weights)
+
+    @property
+    def warning(self) -> str | None:
+        """What must be said beside the label where the reasons rest on background."""
+        return background_warning(self.background)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "class": self.name,
             "index": self.index,
             "logit": self.logit,
             "probability": self.probability,
+            "off_object": self.background,
+            "warning": self.warning,
             "prototypes": [row.to_json() for row in self.rows],
             "rest": asdict(self.rest),
         }
@@ -205,14 +252,16 @@ class Explanation:
         return any(row.attention is not None for evidence in self.classes for row in evidence.rows)
 
     def close_up(self, row: Evidence) -> Patch | None:
-        """The training patch of a prototype with some of what is beside it; None where it is not at hand."""
+        """The training patch of a prototype with some of what is beside it, or, of a head that sees a crop, that crop
+        and no pixel more; None where it is not at hand."""
         patch = None if row.record is None else self.patches.patch(row.record)
-        return None if patch is None else patch.close_up()
+        return None if patch is None else patch.cut() if row.cropped else patch.close_up()
 
-    def crop(self, row: Evidence) -> Patch | None:
-        """The training crop that a prototype is, and no pixel more; None where it is not at hand."""
-        patch = None if row.record is None else self.patches.patch(row.record)
-        return None if patch is None else patch.cut()
+    @property
+    def warning(self) -> str | None:
+        """What must be said beside the prediction; None where nothing must."""
+        shown = next((evidence for evidence in self.classes if evidence.index == self.predicted), None)
+        return None if shown is None else shown.warning
 
     @property
     def with_crops(self) -> bool:
@@ -227,7 +276,7 @@ class Explanation:
     def notes(self, row: Evidence) -> tuple[list[str], list[str], list[str]]:
         """What is said of a prototype beside its numbers: its head and part, whose it is, and what is the matter."""
         head = [f"head {row.head}"] if self.heads > 1 else []
-        part = [row.part] if row.part else []
+        part = [row.part] if row.part else [f"here {row.here}"] if row.here else []
         whose = [] if row.own else [f"of {', '.join(row.of)}"]
         matter = {"background": row.background, "switched off": row.switched_off}
         return head + part, whose, [text for text, so in matter.items() if so]
@@ -341,6 +390,8 @@ class Located:
     """M×S×S: their maps on the image, as the system itself shows them."""
     boxes: list[Box | None]
     """Bounds of their regions; None where a map is flat and has none."""
+    outlines: list[str | None]
+    """Outlines of their regions, in pixels."""
     parts: list[str | None]
     """The part that each region lies on."""
     foreground: list[float | None]
@@ -356,9 +407,13 @@ def locate(
     heat = upsample(maps, side) if bicubic else model.to_pixels(maps, (side, side)).cpu()
     regions = model_regions(model, maps, side, PERCENTILE)
     # Bounds of bytes take a quarter of the time that those of booleans take.
-    bounds = square_pixels(squares, side).tolist() if squares is not None else bounding_boxes(regions.view(torch.uint8))
+    bounds = bounding_boxes(regions.view(torch.uint8))
+    pixels = regions.numpy()
+    outlines = [None if box is None else outline_of(pixels[m], box) for m, box in enumerate(bounds)]
+    if squares is not None:
+        bounds = square_pixels(squares, side).tolist()
     boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]
-    return Located(heat, boxes, name_parts(regions, facts), foreground_shares(regions, facts))
+    return Located(heat, boxes, outlines, name_parts(regions, facts), foreground_shares(regions, facts))
 
 
 def squares_of(model: PrototypeModel, embedding: Embedding, row: int, named: Tensor) -> Tensor | None:
@@ -386,13 +441,14 @@ def _common_fields(
     squares = squares_of(model, done.output.embedding, row, named[0])
     found = locate(model, maps, side, facts, squares)
     scores, heads = done.output.scores[row].double().cpu(), prototypes.group_of.tolist()
+    slots = slots_of(model)
     height, width = maps.shape[-2:]
     common = {}
     for m, j in enumerate(listed):
         y, x = divmod(int(locations[0, m]), width)
-        record = known.records[j] if known.records else None
-        shares = [found.foreground[m]]
-        shares += [] if record is None else [record.foreground_share, record.region_foreground]
+        record, said = known.record(j), known.described(j)
+        box, outline = found.boxes[m], found.outlines[m]
+        cropped = squares is not None and box is not None
         common[j] = {
             "prototype": j,
             "of": tuple(known.classes[c] for c in prototypes.membership[j].nonzero().flatten().tolist()),
@@ -400,17 +456,24 @@ def _common_fields(
             "similarity": float(scores[j]),
             "location": (y, x),
             "place": ((x + 0.5) * side / width, (y + 0.5) * side / height),
-            "box": found.boxes[m],
-            "part": found.parts[m],
-            "part_from": "image" if found.parts[m] else None,
+            "box": box,
+            "outline": outline,
+            "view": box if cropped else close_up_of(None if outline is None else main_bounds(outline), side),
+            "colour": head_colour(slots[j]),
+            "dashed": is_dashed(slots[j]),
+            "part": said.name,
+            "parts": said.parts,
+            "here": found.parts[m],
             "foreground": found.foreground[m],
-            "background": any(share is not None and share < BACKGROUND_BELOW for share in shares),
+            "on_object": said.on_object,
+            "background": said.background,
+            "same_spot": said.same_spot,
             "source": Source.of(record),
             "map": maps[m].cpu(),
             "heat": found.heat[m],
             "attention": None if attention is None else attention[0, m].cpu(),
             "record": record,
-            "cropped": squares is not None and found.boxes[m] is not None,
+            "cropped": cropped,
         }
     return common
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ from markupsafe import Markup
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
 from dapl.explain.draw import ATTENTION, data_uri, jpeg, overlay, percentage, templates
-from dapl.explain.evidence import Box, ClassEvidence, Evidence, Explanation, Reason, doc
+from dapl.explain.evidence import ClassEvidence, Evidence, Explanation, Reason, doc
 from dapl.explain.figure import draw_figure
+from dapl.explain.overview import group_notes, labels_of
 from dapl.explain.patches import Patch, PatchSource
 
 FORMATS = ("html", "png", "json")
-JSON_FORMAT, JSON_VERSION = "dapl-explanation", 1
+JSON_FORMAT, JSON_VERSION = "dapl-explanation", 2
+_KEPT = 512
+"""Training patches that are kept as they are shown."""
 _BARS = 5
 """Classes whose probability the head of the page shows."""
 
@@ -30,11 +33,11 @@ class ShownPatch:
     image: str = field(metadata=doc("Address of the image."))
     width: int
     height: int
-    box: Box | None = field(metadata=doc("The region in it; null where the image is the patch, or has no region."))
+    outline: str | None = field(metadata=doc("Outline of the region in it, as path data of SVG."))
 
     @classmethod
     def of(cls, patch: Patch, address: str) -> ShownPatch:
-        return cls(address, patch.image.shape[-1], patch.image.shape[-2], patch.box)
+        return cls(address, patch.image.shape[-1], patch.image.shape[-2], patch.outline)
 
 
 @dataclass(frozen=True)
@@ -100,18 +103,33 @@ class LocalExplanation(Explanation):
             bars=[(self.class_names[c], float(self.probabilities[c])) for c in best],
             size=int(self.image.shape[-1]),
             image=_address(jpeg(self.image, quality=92), "jpeg"),
+            labels=labels_of(self.classes[0].rows, self.heads, self.image.shape[-1]),
             classes=[(evidence, [self._shown(row, drawn) for row in evidence.rows]) for evidence in self.classes],
         )
 
     def _shown(self, row: Evidence, drawn: dict[int, dict[str, Any]]) -> ShownReason:
         if row.prototype not in drawn:
-            patch = self.close_up(row)
+            patch = self._patch(row)
             drawn[row.prototype] = {
                 "heat": _address(overlay(row.heat), "png"),
                 "attention": None if row.attention is None else _address(overlay(row.attention, ATTENTION), "png"),
-                "patch": None if patch is None else ShownPatch.of(patch, _address(jpeg(patch.image), "jpeg")),
+                "patch": patch,
             }
         return ShownReason(**row.facts(), **drawn[row.prototype])
+
+    def _patch(self, row: Evidence) -> ShownPatch | None:
+        """As it is shown; the next image may need it again."""
+        kept = self.patches.shown
+        if row.prototype not in kept:
+            patch = self.close_up(row)
+            kept[row.prototype] = None if patch is None else ShownPatch.of(patch, _address(jpeg(patch.image), "jpeg"))
+            if len(kept) > _KEPT:
+                del kept[next(iter(kept))]
+        return kept[row.prototype]
+
+    def group_notes(self, evidence: ClassEvidence) -> list[str]:
+        """Which reasons of a class look at the same spot."""
+        return group_notes(evidence.rows, self.heads)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; docs/explain.md says what each is."""
@@ -122,6 +140,7 @@ class LocalExplanation(Explanation):
             "model": self.about,
             "image_size": self.image.shape[-1],
             "predicted": self.predicted_name,
+            "warning": self.warning,
             "switched_off": list(self.switched_off),
             "probabilities": dict(zip(self.class_names, self.probabilities.double().tolist(), strict=True)),
             "logits": dict(zip(self.class_names, self.logits.double().tolist(), strict=True)),
@@ -131,6 +150,7 @@ class LocalExplanation(Explanation):
     def text(self, rows: int = 5) -> str:
         """For a terminal: the strongest ``rows`` of each class and the sum."""
         blocks = [f"{self.name}: {self.predicted_name} ({percentage(float(self.probabilities.max()))})"]
+        blocks += [] if self.warning is None else [f"  warning: {self.warning}"]
         blocks += [self._class_text(evidence, rows) for evidence in self.classes]
         return "\n".join(blocks)
 
@@ -149,24 +169,11 @@ class LocalExplanation(Explanation):
         return "\n".join([*lines, f"    {evidence.logit:8.3f}   logit"])
 
 
-def localise(
-    explanation: Explanation, name: str, about: str, patches: PatchSource, with_parts: bool
-) -> LocalExplanation:
-    """``with_parts``: name the part that a prototype's own patch shows, where the image itself names none."""
-    classes = explanation.classes
-    if with_parts:
-        classes = [replace(one, rows=[_with_source_part(row, patches) for row in one.rows]) for one in classes]
-    known = {"classes": classes, "name": name, "about": about, "patches": patches}
-    return LocalExplanation(**vars(explanation) | known)
+def localise(explanation: Explanation, name: str, about: str, patches: PatchSource) -> LocalExplanation:
+    """An explanation with the name of its image, the model in a few words and where training patches are had from."""
+    return LocalExplanation(**vars(explanation) | {"name": name, "about": about, "patches": patches})
 
 
 def _address(content: bytes, kind: str) -> Markup:
     """Long, and made of letters that need no escaping."""
     return Markup(data_uri(content, kind))
-
-
-def _with_source_part(row: Evidence, patches: PatchSource) -> Evidence:
-    if row.part is not None or row.record is None:
-        return row
-    part = patches.part(row.record, (row.map.shape[-2], row.map.shape[-1]))
-    return row if part is None else replace(row, part=part, part_from="prototype")

@@ -1,4 +1,4 @@
-"""What is annotated on an image, and which part a region lies on."""
+"""What is annotated on an image, which part a region lies on, and what a prototype is called."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import Annotations
 from dapl.data.sample import Sample
 from dapl.metrics.functional import assign, overlap, region_background_share, visible_parts
 from dapl.metrics.functional.parts import part_masks
+from dapl.metrics.naming import Parts, clear_parts, is_background, part_text
+from dapl.runs.looks import PrototypeLook
+from dapl.runs.records import PrototypeRecord
 
 TAU = 0.2
 """A region lies on a part when it covers more than this share of it, as in Coverage."""
@@ -47,24 +49,40 @@ def facts_of(sample: Sample, names: Sequence[str]) -> ImageFacts:
     return ImageFacts(mask, parts, visible_parts(parts, seen), names)
 
 
-def nearest_part(
-    annotations: Annotations, place: tuple[float, float], reach: float, names: Sequence[str]
-) -> str | None:
-    """The part of a single image that is nearest to ``place`` (x, y), at most ``reach`` pixels to a side away.
+@dataclass(frozen=True)
+class Described:
+    """What is said of a prototype wherever it is shown, whatever the image is."""
 
-    A part is where its keypoint is, or the middle of its mask where there are no keypoints.
+    parts: Parts = ()
+    """Names of the parts that it is on, with the share of the images in which it is; empty where no part is clear."""
+    on_object: float | None = None
+    """Share of its regions on the object: on the images measured, else as pruning saw it, else of its patch."""
+    same_spot: tuple[int, ...] = ()
+    """Other prototypes of its classes that look at the same spot."""
+
+    @property
+    def name(self) -> str | None:
+        """Parts with their shares, as people read them."""
+        return part_text(self.parts)
+
+    @property
+    def background(self) -> bool:
+        """Whether more than half of it lies off the object."""
+        return is_background(self.on_object)
+
+
+def described(record: PrototypeRecord | None, look: PrototypeLook | None) -> Described:
+    """What a prototype is called: from where it looks, as far as that was measured.
+
+    >>> described(None, PrototypeLook(0, 0.8, {"face": 0.9})).name
+    'face 90 %'
     """
-    points, visible = annotations.keypoints[0], annotations.visible[0]
-    if not bool(visible.any()):
-        masks = annotations.part_masks()
-        if masks is None:
-            return None
-        points, visible = _centres(masks[0]).flip(1) + 0.5, visible_parts(masks[0])
-    distance = (points - torch.tensor(place)).abs()
-    near = visible & (distance <= reach).all(1)
-    if not bool(near.any()):
-        return None
-    return names[int(distance.norm(dim=1).masked_fill(~near, torch.inf).argmin())]
+    shares = [None if look is None else look.on_object]
+    shares += [] if record is None else [record.region_foreground, record.foreground_share]
+    on_object = next((share for share in shares if share is not None), None)
+    if look is None:
+        return Described(on_object=on_object)
+    return Described(clear_parts(look.parts), on_object, tuple(look.same_spot))
 
 
 def name_parts(regions: Tensor, facts: ImageFacts | None) -> list[str | None]:

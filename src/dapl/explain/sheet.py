@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from dapl.batches.run_data import RunData
 from dapl.common.files import replacing
 from dapl.common.progress import Reporter
 from dapl.config import Config
-from dapl.explain.draw import TileSheet, outline, to_pil
+from dapl.explain.draw import TileSheet, draw_outline, fitting_text, head_colour, is_dashed, to_pil
+from dapl.explain.evidence import ModelRecords, slots_of
+from dapl.explain.parts import ImageFacts, foreground_shares
 from dapl.metrics.functional.regions import model_regions
+from dapl.metrics.naming import share_text
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
+from dapl.runs.outlines import moved, outline_of
 from dapl.runs.records import PrototypeRecord
 
-_GREEN, _RED, _GREY = (60, 220, 90), (235, 60, 60), (150, 150, 150)
+_INK, _QUIET, _WARN = "#1d1c1a", "#6a6761", "#a3200d"
 
 
 def prototype_sheet(loaded: LoadedRun, run_data: RunData, classes: int = 20, tile: int = 112) -> Image.Image:
-    """One row per class, one tile per prototype: its source image, bright where the prototype is active.
+    """One row per class, one tile per prototype: its source image, outlined where the prototype is active.
 
-    Outline green: grounded; red: no patch had enough foreground; grey: removed. Only the first ``classes``.
+    The outline has the colour of its head. Below stand the name of the prototype, how much of the outlined region lies
+    on the object, and whether the prototype is background or was removed. Only the first ``classes``.
     """
     groups: dict[str, list[PrototypeRecord]] = {}
     for record in loaded.records:
@@ -34,35 +39,43 @@ def prototype_sheet(loaded: LoadedRun, run_data: RunData, classes: int = 20, til
     shown = dict(list(groups.items())[:classes])
     tiles = render_sources(loaded, run_data, [record for records in shown.values() for record in records], tile)
     columns = max(len(records) for records in shown.values())
-    sheet = TileSheet(len(shown) * columns, tile, columns, margin=6, above=22, below=15)
+    sheet = TileSheet(len(shown) * columns, tile, columns, margin=8, above=22, below=40)
     bold, small = ImageFont.load_default(14), ImageFont.load_default(10)
     for row, (name, records) in enumerate(shown.items()):
         left, top = sheet.place(row * columns)
         sheet.draw.text((left, top - 22), name, fill="black", font=bold)
         for column, record in enumerate(records):
-            left, top = sheet.paste(row * columns + column, tiles[record.index])
-            sheet.draw.text((left, top + tile + 1), _caption(record), fill=_GREY, font=small)
+            made = tiles[record.index]
+            left, top = sheet.paste(row * columns + column, made.image)
+            for line, (text, ink) in enumerate(made.lines):
+                text = fitting_text(text, small, tile)
+                sheet.draw.text((left, top + tile + 1 + 12 * line), text, fill=ink, font=small)
     return sheet.image
 
 
-def _caption(record: PrototypeRecord) -> str:
-    if not record.kept:
-        return f"head {record.head}: removed"
-    share = "" if record.foreground_share is None else f"  fg {record.foreground_share:.2f}"
-    return f"head {record.head}{share}"
+@dataclass(frozen=True)
+class SourceTile:
+    """A prototype on the image that it came from, and what is said of it below."""
+
+    image: Image.Image
+    lines: list[tuple[str, str]]
+    """Text and colour."""
 
 
 def render_sources(
     loaded: LoadedRun, run_data: RunData, records: Sequence[PrototypeRecord], tile: int
-) -> dict[int, Image.Image]:
+) -> dict[int, SourceTile]:
     """A tile for each prototype, by index. One backbone pass per *image*, however many prototypes came from it."""
     dataset = run_data.dataset("train")
+    known, slots = ModelRecords(loaded.classes, loaded.records, loaded.run.looks()), slots_of(loaded.model)
+    heads = loaded.model.prototypes.groups > 1
     position = {name: index for index, name in enumerate(dataset.names)}
     by_image: dict[int, list[PrototypeRecord]] = {}
     tiles = {}
     for record in records:
         if record.image is None or record.image not in position:
-            tiles[record.index] = Image.new("RGB", (tile, tile), (235, 235, 235))
+            blank = Image.new("RGB", (tile, tile), (235, 235, 235))
+            tiles[record.index] = SourceTile(blank, _lines(record, known, heads, None))
         else:
             by_image.setdefault(position[record.image], []).append(record)
     order = torch.tensor(sorted(by_image)).split(loaded.config.runtime.evaluation_batch) if by_image else ()
@@ -72,22 +85,40 @@ def render_sources(
             device = loaded.model.prototypes.vectors.device
             embedding = loaded.model.embed(loaded.model.extractor(batch.images.to(device)))
         for row, index in enumerate(batch.indices.tolist()):
+            facts = None if batch.masks is None else ImageFacts(batch.masks[row].bool())
             for record in by_image[index]:
                 named = torch.tensor([record.index], device=device)
                 maps = loaded.model.maps(embedding[row : row + 1], named)
-                region = model_regions(loaded.model, maps, batch.images.shape[-1])[0, 0].cpu()
-                tiles[record.index] = draw_tile(batch.images[row], region, record, tile)
+                region = model_regions(loaded.model, maps, batch.images.shape[-1])[0].cpu()
+                share = foreground_shares(region, facts)[0]
+                drawn = draw_tile(batch.images[row], region[0], record, slots[record.index], tile)
+                tiles[record.index] = SourceTile(drawn, _lines(record, known, heads, share))
     return tiles
 
 
-def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, tile: int) -> Image.Image:
-    """image uint8 3×S×S, dimmed outside region (bool S×S), whose outline tells how the prototype is grounded."""
-    lit = to_pil((image * torch.where(region, 1.0, 0.5)).round().to(torch.uint8))
+def _lines(record: PrototypeRecord, known: ModelRecords, heads: bool, share: float | None) -> list[tuple[str, str]]:
+    """``share``: of the outlined region, what lies on the object."""
+    said = known.described(record.index)
+    lines = [(f"head {record.head}" if heads else f"prototype {record.index}", _INK)]
+    if said.name is not None:
+        lines.append((said.name, _INK))
     if not record.kept:
-        lit = lit.convert("L").convert("RGB")
-    pixels = np.array(lit)
-    pixels[outline(region).numpy()] = _GREY if not record.kept else _RED if record.grounded is False else _GREEN
-    return Image.fromarray(pixels).resize((tile, tile), Image.Resampling.LANCZOS)
+        return [*lines, ("removed", _QUIET)]
+    if said.background:
+        return [*lines, (f"background: {share_text(said.on_object or 0)} on the object", _WARN)]
+    return lines if share is None else [*lines, (f"{share_text(share)} on the object here", _QUIET)]
+
+
+def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, slot: int, tile: int) -> Image.Image:
+    """image uint8 3×S×S with the outline of region (bool S×S) in the colour of its head; grey where it was removed."""
+    drawn = to_pil(image).resize((tile, tile), Image.Resampling.LANCZOS)
+    if not record.kept:
+        drawn = drawn.convert("L").convert("RGB")
+    path = outline_of(region.numpy())
+    if path is not None:
+        scaled = moved(path, 0, 0, tile / image.shape[-1])
+        draw_outline(ImageDraw.Draw(drawn), scaled, head_colour(slot), is_dashed(slot), width=2)
+    return drawn
 
 
 def write_sheet(folder: Path, config: Config | None = None) -> Path:

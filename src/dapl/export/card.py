@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from dapl.evaluation.chance_rows import chance_sentence
+from dapl.evaluation.result import warning_text
 from dapl.export.folder import IMAGES, METRICS, ONNX, WALL, ExportConfig
 from dapl.metrics.registry import METRICS as REGISTERED
 from dapl.metrics.registry import NUMBERS, shown
@@ -34,6 +35,8 @@ class ModelCard:
     """As `dapl evaluate` wrote them."""
     prototypes: int
     kept: int
+    beside: int
+    """Prototypes of which more than half lies off the object."""
     has_images: bool
     has_wall: bool
     has_onnx: bool
@@ -121,12 +124,16 @@ class ModelCard:
         chance = chance_sentence((self.metrics or {}).get("chance"))
         text += f"\n\n{chance}" if chance else ""
         said = self._protocol.get("notice")
-        return text + (f"\n\nAbout the accuracy: {html.escape(str(said), quote=False)}." if said else "")
+        text += f"\n\nAbout the accuracy: {html.escape(str(said), quote=False)}." if said else ""
+        warnings = (self.metrics or {}).get("warnings")
+        return text + (f"\n\n**Warning:** {html.escape(warning_text(warnings), quote=False)}" if warnings else "")
 
     def _patches(self) -> str:
         if not self.has_images:
             return ""
         text = f"## Prototypes\n\n`{IMAGES}/` holds the patch of each; `prototypes.json` says where it came from."
+        if self.beside:
+            text += f" Of {self.beside} of the {self.kept}, more than half lies off the object."
         return text + (f"\n\n![Prototypes, one row per class]({WALL})" if self.has_wall else "")
 
 

@@ -88,10 +88,11 @@ def exported_model(loaded: LoadedRun) -> ExportedModel:
     """A loaded run as what travels: without the data, with an image of each prototype."""
     images = {}
     if len(loaded.model.prototypes):
-        size = loaded.config.data.image_size
-        images = take_images(loaded.records, RunPatches(loaded.config), _grid(loaded.model, size))
+        cropped = _sees_crops(loaded.model, loaded.config.data.image_size)
+        images = take_images(loaded.records, RunPatches(loaded.config), cropped)
     wall, metrics = _wall(loaded) if images else None, loaded.run.evaluation() or None
-    return ExportedModel(loaded.model, export_config(loaded), list(loaded.records), images, metrics, wall)
+    looks = loaded.run.looks()
+    return ExportedModel(loaded.model, export_config(loaded), list(loaded.records), images, metrics, wall, looks)
 
 
 def export_config(loaded: LoadedRun) -> ExportConfig:
@@ -134,11 +135,10 @@ def _channel_values(values: Any) -> list[float]:
     return [round(value, 9) for value in torch.as_tensor(values).flatten().double().tolist()]
 
 
-def _grid(model: PrototypeModel, size: int) -> tuple[int, int]:
-    """H and W of the feature grid for images of this size."""
+def _sees_crops(model: PrototypeModel, size: int) -> bool:
+    """Whether its heads see crops of an image, and no pixel more."""
     with torch.no_grad():
-        height, width = model.embed(model.extractor(torch.zeros(1, 3, size, size))).grid
-    return int(height), int(width)
+        return model.embed(model.extractor(torch.zeros(1, 3, size, size))).squares is not None
 
 
 def _wall(loaded: LoadedRun) -> bytes:

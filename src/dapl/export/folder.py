@@ -30,7 +30,9 @@ from torch import Tensor
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
 from dapl.explain.draw import encoded, to_pil
-from dapl.explain.patches import Box, Patch, PatchSource
+from dapl.explain.patches import Patch, PatchSource
+from dapl.runs.looks import PrototypeLook
+from dapl.runs.outlines import moved
 from dapl.runs.records import PrototypeRecord
 
 FORMAT = 1
@@ -69,8 +71,7 @@ class PatchRecord(BaseModel, frozen=True):
     """An image in prototypes/."""
 
     index: int = Field(ge=0)
-    box: Box | None = Field(None, description="The prototype's region in its image, in pixels.")
-    part: str | None = Field(None, description="The annotated part that it shows.")
+    outline: str | None = Field(None, pattern=r"^[MLZ0-9. -]*$", description="Of its region, as path data of SVG.")
 
 
 class ExportRecords(BaseModel):
@@ -78,6 +79,7 @@ class ExportRecords(BaseModel):
 
     prototypes: list[PrototypeRecord] = []
     patches: list[PatchRecord] = []
+    looks: list[PrototypeLook] = Field([], description="Where each prototype looks, as `dapl evaluate` measured it.")
 
 
 def image_name(prototype: int) -> str:
@@ -141,16 +143,15 @@ class ExportedImage:
     """What a prototype was projected on, with some of its surroundings."""
 
     jpeg: bytes = field(repr=False)
-    box: Box | None
-    """Left, top, right, bottom of the prototype's region in it."""
-    part: str | None = None
-    """The annotated part that it shows."""
+    outline: str | None = None
+    """Outline of the prototype's region in it, as path data of SVG."""
 
 
 class ExportedPatches(PatchSource):
     """Patches from the images of an export."""
 
     def __init__(self, images: Mapping[int, ExportedImage]) -> None:
+        super().__init__()
         self.images = images
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
@@ -158,40 +159,34 @@ class ExportedPatches(PatchSource):
         if image is None:
             return None
         try:
-            return Patch(decoded(image.jpeg, record.index), image.box)
+            return Patch(decoded(image.jpeg, record.index), None, image.outline)
         except DaplError as error:
             self.problem = self.problem or str(error)
             return None
 
-    def part(self, record: PrototypeRecord, grid: tuple[int, int]) -> str | None:
-        image = self.images.get(record.index)
-        return None if image is None else image.part
-
 
 def take_images(
-    records: list[PrototypeRecord], patches: PatchSource, grid: tuple[int, int]
+    records: list[PrototypeRecord], patches: PatchSource, cropped: bool = False
 ) -> dict[int, ExportedImage]:
-    """The image of every prototype whose source is at hand, by index; ``grid`` is H and W of the feature grid."""
+    """The image of every prototype whose source is at hand, by index; ``cropped``: all that its head saw."""
     found = {}
     for record in records:
         patch = patches.patch(record)
         if patch is not None:
-            found[record.index] = _encoded(patch.close_up(), patches.part(record, grid))
+            found[record.index] = _encoded(patch.cut() if cropped else patch.close_up())
     return found
 
 
-def _encoded(patch: Patch, part: str | None) -> ExportedImage:
+def _encoded(patch: Patch) -> ExportedImage:
     image = to_pil(patch.image)
-    box, longer = patch.box, max(image.size)
+    outline, longer = patch.outline, max(image.size)
     if longer > LARGEST:
         scale = LARGEST / longer
         image = image.resize(
             (max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.Resampling.LANCZOS
         )
-        if box is not None:
-            left, top, right, bottom = (round(side * scale) for side in box)
-            box = (left, top, right, bottom)
-    return ExportedImage(encoded(image, "JPEG", quality=QUALITY, subsampling=0, optimize=True), box, part)
+        outline = None if outline is None else moved(outline, 0, 0, scale)
+    return ExportedImage(encoded(image, "JPEG", quality=QUALITY, subsampling=0, optimize=True), outline)
 
 
 def decoded(jpeg: bytes, prototype: int) -> Tensor:

@@ -50,6 +50,7 @@ from dapl.models.contract import PrototypeModel
 from dapl.models.weights import hub_or_cache
 from dapl.runs.checkpoint import restore_model
 from dapl.runs.loading import load_run
+from dapl.runs.looks import PrototypeLook
 from dapl.runs.records import PrototypeRecord
 
 
@@ -115,6 +116,8 @@ class ExportedModel:
     """As `dapl evaluate` wrote them; None where nothing was measured."""
     wall: bytes | None = None
     """PNG for the model card; not read back."""
+    looks: list[PrototypeLook] = field(default_factory=list)
+    """Where each prototype looks, as it was measured; empty where it was not."""
 
     def __repr__(self) -> str:
         model = self.config.model
@@ -132,7 +135,7 @@ class ExportedModel:
     @cached_property
     def classifier(self) -> Classifier:
         """With ``predict`` and ``explain``."""
-        known, data = ModelRecords(self.classes, self.records), self.config.data
+        known, data = ModelRecords(self.classes, self.records, self.looks), self.config.data
         words = about(self.config.model, data.name)
         return Classifier(self.model, known, data.image_size, data.fit, words, self.patches)
 
@@ -158,8 +161,8 @@ class ExportedModel:
             safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
         (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
         write_json(folder / CONFIG, self.config.model_dump(mode="json"))
-        shown = [PatchRecord(index=j, box=p.box, part=p.part) for j, p in sorted(self.images.items())]
-        records = ExportRecords(prototypes=self.records, patches=shown)
+        shown = [PatchRecord(index=j, outline=p.outline) for j, p in sorted(self.images.items())]
+        records = ExportRecords(prototypes=self.records, patches=shown, looks=self.looks)
         write_json(folder / RECORDS, records.model_dump(mode="json"))
         (folder / IMAGES).mkdir(exist_ok=True)
         for index, exported in self.images.items():
@@ -174,8 +177,10 @@ class ExportedModel:
         """The model card. ``with_onnx``: it says that model.onnx lies beside it."""
         prototypes = self.model.prototypes
         counts = len(prototypes), int(prototypes.kept.sum()) if len(prototypes) else 0
+        described = self.classifier.known.described
+        beside = sum(record.kept and described(record.index).background for record in self.records)
         has_wall = self.wall is not None
-        return str(ModelCard(self.config, self.metrics, *counts, bool(self.images), has_wall, with_onnx))
+        return str(ModelCard(self.config, self.metrics, *counts, beside, bool(self.images), has_wall, with_onnx))
 
     @classmethod
     def from_pretrained(cls, name: Path | str, revision: str | None = None) -> ExportedModel:
@@ -237,6 +242,7 @@ def load_exported(folder: Path | str) -> ExportedModel:
         records.prototypes,
         _read_images(folder / IMAGES, records.patches),
         metrics if isinstance(metrics, dict) else None,
+        looks=records.looks if len(records.looks) == count else [],
     )
 
 
@@ -263,7 +269,7 @@ def _read_images(folder: Path, patches: Sequence[PatchRecord]) -> dict[int, Expo
     for patch in patches:
         path = folder / image_name(patch.index)
         if path.is_file() and path.stat().st_size <= MAX_BYTES:
-            found[patch.index] = ExportedImage(path.read_bytes(), patch.box, patch.part)
+            found[patch.index] = ExportedImage(path.read_bytes(), patch.outline)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,22 @@ from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import hand_over
 from dapl.data.sample import Splits
+from dapl.data.transforms import fit
 from dapl.evaluation import evaluate
 from dapl.evaluation.chance_rows import chance_sentence
+from dapl.evaluation.known_results import is_full
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.result import region_text, warning_text
+from dapl.evaluation.split_sums import cached_sums, looks_of
+from dapl.explain.draw import head_colour, is_dashed, jpeg
+from dapl.explain.evidence import ModelRecords, explain
+from dapl.explain.overview import labels_of
+from dapl.explain.parts import facts_of
+from dapl.metrics.naming import clear_parts, is_background, part_text
 from dapl.metrics.registry import HEADLINES
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
-from dapl.report.entries import Walls, flag_counts, members, offenders
+from dapl.report.entries import Walls, flag_counts, members, offenders, same_spot_groups
 from dapl.report.facts import (
     class_numbers,
     curves,
@@ -31,6 +39,7 @@ from dapl.report.facts import (
     name_of,
     not_measured,
     number_rows,
+    other_numbers,
     rounded,
     training_facts,
 )
@@ -43,13 +52,15 @@ from dapl.report.images import (
     spread_images,
     tile_side,
 )
-from dapl.report.split_sums import cached_sums
 from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import open_run
 
 IMAGES = 3
 """Images of a class that each of its prototypes is shown on."""
 _CONFUSIONS = 15
+_STRIP_CLASSES = 10
+"""Classes for which the strip of heads shows a prototype."""
+_OVERVIEW_FILE, _OVERVIEW_ROWS = "overview.jpg", 12
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ def collect(
         evaluation = run.evaluation()
     except DaplError:
         evaluation = {}
-    if not evaluation:
+    if not evaluation or not is_full(evaluation):
         evaluate(run.folder, config=config, quiet=quiet, splits=splits)
         evaluation = run.evaluation()
     loaded = load_run(run.folder, config=config)
@@ -115,16 +126,20 @@ class _Collecting:
     def __post_init__(self) -> None:
         self.model: PrototypeModel = self.loaded.model
         self.sums = cached_sums(self.loaded, self.run_data, self.split, self.protocol, self.reporter)
+        looks = looks_of(self.sums, self.model, self.run_data.dataset(self.split).parts)
+        self.known = ModelRecords(self.loaded.classes, self.loaded.records, looks)
 
     def report(self) -> Report:
         run, config, evaluation = self.loaded.run, self.loaded.config, self.evaluation
         entries, classes, images = self._walls() if len(self.model.prototypes) else ([], self._classes(), {})
         rows, records = number_rows(evaluation), self.loaded.records
+        kept = sum(record.kept for record in records)
+        overview = self._overview(classes, images) if images else None
         lost = {entry["prototype"] for entry in entries if entry["source"] and entry["source"]["tile"] is None}
         data = {
             "run": name_of(run.folder.resolve().name),
             "split": self.split,
-            "model": model_facts(run, config, len(self.model.prototypes), len(self.loaded.classes)),
+            "model": model_facts(run, config, len(records), kept, len(self.loaded.classes)),
             "training": training_facts(run, config),
             "curves": curves(run.logged()),
             "numbers": {
@@ -134,17 +149,22 @@ class _Collecting:
                 "protocol": self._protocol_line(),
                 "notice": evaluation["protocol"].get("notice"),
                 "chance": chance_sentence(evaluation.get("chance")),
+                "others": other_numbers(evaluation),
                 "coverage_curve": evaluation.get("curves", {}),
             },
             "confusion": self._confusion(),
+            "size": config.data.image_size,
+            "overview": overview,
+            "strip": self._strip(entries),
+            "groups": same_spot_groups(entries),
             "heads": self._heads(),
             "classes": classes,
             "prototypes": entries,
             "offenders": offenders(entries),
             "flags": flag_counts(entries),
-            "parts": sorted({entry["part"] for entry in entries if entry["part"]}),
+            "parts": sorted({name for entry in entries for name in entry["names"]}),
             "heads_count": self.model.prototypes.groups,
-            "counts": {"prototypes": len(records), "kept": sum(record.kept for record in records)},
+            "counts": {"prototypes": len(records), "kept": kept},
             "warnings": [warning_text(evaluation["warnings"])] if evaluation.get("warnings") else [],
             "notes": [f"The training images of {len(lost)} prototypes are not at hand."] if lost else [],
         }
@@ -160,7 +180,7 @@ class _Collecting:
         sources = self._shown("train", from_images)
         source_of = {j: sources[index] for index, prototypes in from_images.items() for j in prototypes}
         shown = [[tests[index] for index in rows] for rows in chosen]
-        walls = Walls(model, records, self.sums, dataset.parts, shown, source_of)
+        walls = Walls(model, self.known, self.sums, dataset.parts, shown, source_of)
         classes, images = self._classes(), {}
         entries: list[dict[str, Any]] = []
         for label, facts in enumerate(classes):
@@ -176,6 +196,55 @@ class _Collecting:
                     images[name], layout = make(tiles)
                     facts[kind.split(".")[0]] = {"file": name} | layout
         return entries, classes, images
+
+    def _overview(self, classes: list[dict[str, Any]], images: dict[str, bytes]) -> dict[str, Any] | None:
+        """One image of the split that is taken right, large, with the regions of all prototypes of its class."""
+        dataset = self.run_data.dataset(self.split)
+        shown = ((label, test) for label, one in enumerate(classes) for test in one["tests"])
+        found = next(((label, test) for label, test in shown if test["predicted"] == label), None)
+        if found is None:
+            return None
+        label, test = found
+        index = next(n for n, name in enumerate(dataset.names) if name_of(name) == test["image"])
+        data = self.run_data.config.data
+        sample = fit(dataset[index], data.image_size, data.fit)
+        image = sample.image.as_subclass(Tensor)
+        top = len(self.model.prototypes.membership)
+        why = explain(self.model, image, self.known, classes=[label], top=top, facts=facts_of(sample, dataset.parts))
+        rows = [row for row in why.classes[0].rows if row.own][:_OVERVIEW_ROWS]
+        images[_OVERVIEW_FILE] = jpeg(image, 90)
+        return {
+            "image": test["image"],
+            "class": label,
+            "file": _OVERVIEW_FILE,
+            "rows": [{"outline": row.outline, "colour": row.colour, "dashed": row.dashed} for row in rows],
+            "labels": [asdict(one) for one in labels_of(rows, why.heads, data.image_size)],
+        }
+
+    def _strip(self, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """For each head what it looks at: its name over all classes, and its prototypes of some classes."""
+        if self.model.prototypes.groups < 2:
+            return []
+        count = len(self.loaded.classes)
+        chosen = {label * count // _STRIP_CLASSES for label in range(_STRIP_CLASSES)} if count > _STRIP_CLASSES else {}
+        parts, shares = self.run_data.dataset(self.split).parts, self.sums.heads_on_parts()
+        strip = []
+        for head in range(self.model.prototypes.groups):
+            own = [n for n, e in enumerate(entries) if e["head"] == head and e["kept"] and e["source"]]
+            own = [n for n in own if not chosen or entries[n]["class"] in chosen]
+            named = {name: float(shares[k, head]) for k, name in enumerate(parts) if shares[k, head] > 0}
+            on_object = [entries[n]["on_object"] for n in own if entries[n]["on_object"] is not None]
+            strip.append(
+                {
+                    "head": head,
+                    "colour": head_colour(head),
+                    "dashed": is_dashed(head),
+                    "name": part_text(clear_parts(named)),
+                    "background": bool(on_object) and is_background(sum(on_object) / len(on_object)),
+                    "entries": own,
+                }
+            )
+        return strip
 
     def _shown(self, split: Split, prototypes: Mapping[int, Sequence[int]]) -> dict[int, ShownImage]:
         side = min(tile_side(len(self.model.prototypes)), self.run_data.config.data.image_size // 16 * 16)

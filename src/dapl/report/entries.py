@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from dapl.explain.evidence import BACKGROUND_BELOW
+from dapl.evaluation.split_sums import SplitSums
+from dapl.explain.draw import head_colour, is_dashed
+from dapl.explain.evidence import ModelRecords, slots_of
+from dapl.metrics.naming import SAME_FROM, groups_of
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import class_table
 from dapl.report.facts import name_of, rounded
 from dapl.report.images import ShownImage
-from dapl.report.split_sums import SplitSums
 from dapl.runs.records import PrototypeRecord
 
-DUPLICATE_FROM = 0.5
-"""Two prototypes of a class are duplicates when the mean IoU of their regions is at least this."""
+SAME_SPOT = "same spot"
+_OF_A_TILE = ("tile", "heat", "outline", "view", "here", "score", "foreground")
 WORST = 10
 """Shown of each kind."""
 FLAGS = {
-    "background": f"less than {100 * BACKGROUND_BELOW:.0f} % of it lies on the object",
-    "duplicate": f"its region overlaps that of another one of the class: mean IoU {DUPLICATE_FROM:g} or more",
+    "background": "more than half of it lies off the object, mean over the images measured",
+    SAME_SPOT: f"its region is nearly that of another one of the class: mean IoU {SAME_FROM:g} or more",
     "ungrounded": "no training patch of the class had enough foreground, so the best one was taken",
     "shared": "stands for several classes",
     "not projected": "is no training patch",
@@ -56,14 +59,15 @@ class Walls:
     def __init__(
         self,
         model: PrototypeModel,
-        records: Sequence[PrototypeRecord],
+        known: ModelRecords,
         sums: SplitSums,
         parts: Sequence[str],
         tests: Sequence[Sequence[ShownImage]],
         sources: Mapping[int, ShownImage],
     ) -> None:
         """``tests``: for each class the images of the split shown; ``sources``: by prototype where it came from."""
-        self.model, self.records, self.parts, self.tests, self.sources = model, records, parts, tests, sources
+        self.model, self.known, self.parts, self.tests, self.sources = model, known, parts, tests, sources
+        self.records, self.slots = known.records, slots_of(model)
         self.members, self.weights = members(model), model.class_weights().double().cpu()
         prototypes = model.prototypes
         self.table = class_table(prototypes.membership, prototypes.kept)[0].tolist()  # the order in which sums count
@@ -78,28 +82,34 @@ class Walls:
             entry = self._facts(j, label)
             entry["tests"] = [made.tile(shown, j, photo) for photo, shown in enumerate(tests)]
             entry["source"] = self._source(j, made, photos)
-            entry["part"] = entry["source"] and entry["source"]["part"]
             entry["flags"] = _flags(entry, self.records[j])
             made.entries.append(entry)
         return made
 
     def _facts(self, j: int, label: int) -> dict[str, Any]:
         record, table = self.records[j], self.table[label]
-        foreground, parts, overlaps = (values[label, table.index(j)] for values in self.shares)
-        prototypes = self.model.prototypes
+        _, parts, overlaps = (values[label, table.index(j)] for values in self.shares)
+        prototypes, said, slot = self.model.prototypes, self.known.described(j), self.slots[j]
         return {
             "prototype": j,
             "class": label,
             "classes": prototypes.membership[j].nonzero().flatten().tolist(),
             "head": record.head if prototypes.groups > 1 else None,
+            "colour": head_colour(slot),
+            "dashed": is_dashed(slot),
             "kept": record.kept,
             "reason": None if record.kept else record.reason or "removed",
             "foreground": {
                 "patch": rounded(record.foreground_share),
                 "validation": rounded(record.region_foreground),
-                "test": rounded(float(foreground)),
+                "test": self.known.looks[j].on_object,
             },
+            "on_object": rounded(said.on_object),
+            "background": said.background,
+            "part": said.name,
+            "names": [name for name, _ in said.parts],
             "parts": _usual_parts(parts, self.parts),
+            "same_spot": list(said.same_spot),
             "overlap": _nearest(overlaps, table),
             "distance": rounded(record.distance),
             "weight": rounded(float(self.weights[j, label])) if record.kept else None,
@@ -111,7 +121,9 @@ class Walls:
         if image is None:
             return None
         if shown is None:
-            return {"image": name_of(image)} | dict.fromkeys(("tile", "heat", "box", "part", "score", "foreground"))
+            return {"image": name_of(image)} | dict.fromkeys(
+                ("tile", "heat", "outline", "view", "here", "score", "foreground")
+            )
         if shown.name not in photos:
             photos[shown.name] = len(made.photos)
             made.photos.append(shown.image)
@@ -137,10 +149,9 @@ def _nearest(overlaps: Tensor, table: list[int]) -> dict[str, Any] | None:
 def _flags(entry: dict[str, Any], record: PrototypeRecord) -> list[str]:
     if not entry["kept"]:
         return ["removed"]
-    overlap = entry["overlap"]
     found = {
-        "background": any(_or_one(share) < BACKGROUND_BELOW for share in entry["foreground"].values()),
-        "duplicate": overlap is not None and overlap["iou"] >= DUPLICATE_FROM,
+        "background": entry["background"],
+        SAME_SPOT: bool(entry["same_spot"]),
         "ungrounded": record.grounded is False,
         "shared": len(entry["classes"]) > 1,
         "not projected": record.image is None,
@@ -152,36 +163,40 @@ def offenders(entries: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any
     """The worst of those that count: ``entry`` is the number of a row, ``value`` what makes it bad."""
     counted = [(number, entry) for number, entry in enumerate(entries) if entry["kept"]]
     return {
-        "background": _least(counted, "background", ("test", "patch")),
-        "duplicate": _duplicates(counted),
-        "ungrounded": _least(counted, "ungrounded", ("patch",)),
+        "background": _least(counted, "background", lambda entry: entry["on_object"]),
+        "ungrounded": _least(counted, "ungrounded", lambda entry: entry["foreground"]["patch"]),
     }
 
 
-def _least(counted: Sequence[tuple[int, dict[str, Any]]], flag: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """The prototypes with a flag that lie least on the object, by the first of the shares that is known."""
-    found = []
-    for number, entry in counted:
-        if flag in entry["flags"]:
-            shares = (entry["foreground"][key] for key in keys)
-            found.append({"entry": number, "value": next((share for share in shares if share is not None), None)})
-    return sorted(found, key=lambda one: _or_one(one["value"]))[:WORST]
+def _least(
+    counted: Sequence[tuple[int, dict[str, Any]]], flag: str, share: Callable[[dict[str, Any]], float | None]
+) -> list[dict[str, Any]]:
+    """The prototypes with a flag that lie least on the object; one of several classes is shown once."""
+    found = {entry["prototype"]: {"entry": n, "value": share(entry)} for n, entry in counted if flag in entry["flags"]}
+    return sorted(found.values(), key=lambda one: 1.0 if one["value"] is None else one["value"])[:WORST]
 
 
-def _duplicates(counted: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Pairs, each once."""
-    number_of = {(entry["class"], entry["prototype"]): number for number, entry in counted}
-    pairs = {}
-    for number, entry in counted:
-        if "duplicate" in entry["flags"]:
-            other = number_of[entry["class"], entry["overlap"]["with"]]
-            pairs[min(number, other), max(number, other)] = entry["overlap"]["iou"]
-    worst = sorted(pairs.items(), key=lambda pair: -pair[1])[:WORST]
-    return [{"entry": first, "other": second, "value": value} for (first, second), value in worst]
+def same_spot_groups(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Prototypes of a class that look at the same spot, each group once: with heads, over all classes where they do.
 
-
-def _or_one(value: float | None) -> float:
-    return 1.0 if value is None else value
+    ``heads`` (None for a system without them), ``classes`` and ``prototypes`` are numbers, ``names`` the parts that
+    most of them are on.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    by_class: dict[int, dict[int, dict[str, Any]]] = {}
+    for entry in entries:
+        if entry["kept"]:
+            by_class.setdefault(entry["class"], {})[entry["prototype"]] = entry
+    for label, own in by_class.items():
+        for group in groups_of({j: entry["same_spot"] for j, entry in own.items()}):
+            heads = sorted({own[j]["head"] for j in group} - {None})
+            key = ("heads", *heads) if heads else ("class", label, *group)
+            one = found.setdefault(key, {"heads": heads or None, "classes": [], "prototypes": [], "named": Counter()})
+            one["classes"].append(label)
+            one["prototypes"] += group
+            one["named"].update(name for j in group for name in own[j]["names"])
+    groups = sorted(found.values(), key=lambda one: -len(one["prototypes"]))
+    return [one | {"names": [name for name, _ in one.pop("named").most_common(2)]} for one in groups]
 
 
 def flag_counts(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

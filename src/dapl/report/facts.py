@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from dapl.config import Config
+from dapl.evaluation.known_results import OTHERS, changed_fields
 from dapl.metrics.registry import NUMBERS, given_by, shown
 from dapl.runs.run import Run
 
@@ -57,7 +58,7 @@ SYSTEMS = {
 """As their papers write them; a system that is not here is shown by the name that configs give it."""
 
 
-def model_facts(run: Run, config: Config, prototypes: int, classes: int) -> dict[str, Any]:
+def model_facts(run: Run, config: Config, prototypes: int, kept: int, classes: int) -> dict[str, Any]:
     """System, backbone and size, as pairs of name and text."""
     model = config.model
     system, facts = SYSTEMS.get(model.system, model.system), _optional_json(run.model_file)
@@ -70,7 +71,10 @@ def model_facts(run: Run, config: Config, prototypes: int, classes: int) -> dict
         "width": "width of a prototype",
     }
     lines += [(text, f"{value}") for field, text in names.items() if (value := getattr(model, field, None)) is not None]
-    lines += [("classes", f"{classes:,}"), ("prototypes", f"{prototypes:,}")]
+    lines += [
+        ("classes", f"{classes:,}"),
+        ("prototypes", f"{kept:,} of {prototypes:,} kept" if kept < prototypes else f"{prototypes:,}"),
+    ]
     said = {name for name, _ in lines}
     lines += [(name.replace("_", " "), _short(value)) for name, value in facts.items() if name not in said]
     return {"system": system, "backbone": model.backbone.name, "lines": lines}
@@ -106,6 +110,18 @@ def _stages(run: Run, config: Config) -> list[dict[str, Any]]:
         name, seconds = name.replace("_", " "), rounded(took.get(number), 1)
         shown.append({"name": name, "epochs": epochs, "settings": settings, "seconds": seconds})
     return shown
+
+
+def other_numbers(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Results of other protocols: what is otherwise there, and their numbers as text."""
+    found = []
+    for other in evaluation.get(OTHERS, ()):
+        protocol = other["protocol"]
+        changed = changed_fields(protocol, evaluation["protocol"])
+        what = [f"{name.replace('_', ' ')} {_short(value)}" for name, value in changed.items() if name != "images"]
+        text = f"{', '.join(what) or 'other images'}: {protocol.get('images', 0):,} images"
+        found.append({"protocol": text, "rows": number_rows(other)})
+    return found
 
 
 def number_rows(evaluation: dict[str, Any]) -> list[dict[str, Any]]:

@@ -24,8 +24,10 @@ from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.explain.draw import HEAT, TileSheet, encoded, levels_of, palette, to_pil
 from dapl.explain.evidence import locate, squares_of
 from dapl.explain.parts import ImageFacts
+from dapl.explain.patches import Box, close_up_of
 from dapl.models.contract import PrototypeModel
 from dapl.report.facts import rounded
+from dapl.runs.outlines import main_bounds
 from dapl.runs.records import PrototypeRecord
 
 _COLUMNS = 8
@@ -84,8 +86,8 @@ class ShownImage:
     heats: dict[int, Tensor]
     """By prototype, uint8 HEAT_SIDE×HEAT_SIDE: its map on the image, scaled to its own range."""
     values: dict[int, dict[str, Any]]
-    """By prototype, what the page says: ``score``, ``part``, ``foreground`` and the ``box`` in shares of the side, None
-    where there is no region."""
+    """By prototype, what the page says: ``score``, the part ``here``, ``foreground``, the ``outline`` of the region and
+    the ``view`` of a close-up, both in pixels of the image that the model sees, None where there is no region."""
 
 
 def spread_images(labels: Sequence[int], classes: int, count: int) -> list[list[int]]:
@@ -160,16 +162,33 @@ def _show_batch(
             cells = F.adaptive_avg_pool2d(found.heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
             for m, j in enumerate(named):
                 heats[j] = torch.from_numpy(levels_of(cells[m]))
-                box = found.boxes[m]
+                outline, box = found.outlines[m], found.boxes[m]
+                near = box if squares is not None else None if outline is None else main_bounds(outline)
                 values[j] = {
-                    "box": None if box is None else [rounded(edge / batch.images.shape[-1]) for edge in box],
+                    "outline": outline,
+                    "view": squared(near, int(batch.images.shape[-1]), squares is not None),
                     "score": rounded(float(output.scores[row, j])),
-                    "part": found.parts[m],
+                    "here": found.parts[m],
                     "foreground": rounded(found.foreground[m]),
                 }
         name, share = dataset.names[index], float(confidence[row])
         shown[index] = ShownImage(name, small[row], int(predicted[row]), share, heats, values)
     return shown
+
+
+def squared(box: Box | None, size: int, exact: bool) -> Box | None:
+    """The square of a close-up in an image of size × size pixels: of a head that sees a crop the crop, filled up where
+    the image ends.
+
+    >>> squared((10, 0, 30, 16), 100, exact=True)
+    (10, 0, 30, 20)
+    """
+    if box is None or not exact:
+        return None if box is None else close_up_of(box, size)
+    left, top, right, bottom = box
+    side = min(size, max(right - left, bottom - top))
+    left, top = (min(edge, size - side) for edge in (left, top))
+    return left, top, left + side, top + side
 
 
 def _facts(known: GroundTruth, row: int, names: Sequence[str]) -> ImageFacts:

@@ -32,6 +32,8 @@ class Linked:
 
     images: str = "images/"
     static: str = ""
+    base: str = ""
+    """Of the addresses of a server that shows several runs."""
     embedded: Mapping[str, bytes] = field(default_factory=dict)
 
     def policy(self) -> str:
@@ -56,7 +58,7 @@ def render(
 ) -> str:
     """The page, or that of a ``template`` that extends ours."""
     style, script = (static_files()[name].decode("utf-8") for name in _STATIC)
-    return (template or templates("dapl.report").get_template("report.html.j2")).render(
+    return (template or templates("dapl.report", "dapl.explain").get_template("report.html.j2")).render(
         report=data,
         assets=assets,
         policy=policy or assets.policy(),

@@ -32,6 +32,8 @@ class PrototypeRecord:
     """[left, top, right, bottom] in pixels, right and bottom exclusive: bounds of the activation region (of a head that
     sees a square and no more: that square); None before
     projection, and where the map is flat, so that there is no region."""
+    outline: str | None = None
+    """Outline of the activation region in pixels of that image, as path data of SVG; None where there is no region."""
     distance: float | None = None
     """Squared distance from the prototype to that patch before it became the patch."""
     foreground_share: float | None = None

@@ -9,8 +9,9 @@ prototypes.json        where each prototype came from, kept or removed and why
 prototypes.png         contact sheet
 metrics.jsonl          one line per epoch and stage
 tensorboard/           the same as curves
-metrics.json           what `dapl evaluate` measured last, under which protocol
-metrics/               the same by class and by part (CSV), and plots; <split>.json as a sweep or comparison measured it
+metrics.json           what `dapl evaluate` measured: the full result, and results of other protocols beside it
+metrics/               the same by class and by part (CSV), and plots; prototypes.json says where each prototype looks;
+                       <split>.json as a sweep or comparison measured it
 interventions.json     what `dapl interventions` measured last; interventions/ holds its drawings
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 from dapl.common.errors import DaplError
 from dapl.common.files import write_json, write_text
 from dapl.config import Config, dump_config, load_config
+from dapl.runs.looks import PrototypeLook, looks_from_json
 from dapl.runs.provenance import machine, versions
 
 
@@ -48,6 +50,7 @@ class Run:
         self.tensorboard = folder / "tensorboard"
         self.evaluation_file = folder / "metrics.json"
         self.evaluation_folder = folder / "metrics"
+        self.looks_file = folder / "metrics" / "prototypes.json"
         self.interventions_file = folder / "interventions.json"
         self.interventions_folder = folder / "interventions"
         self.data_file = folder / "data.json"
@@ -171,6 +174,13 @@ class Run:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DaplError(f"{self.evaluation_file}: broken; `dapl evaluate {self.folder}` writes it anew.") from error
         return found
+
+    def looks(self) -> list[PrototypeLook]:
+        """Where each prototype looks, as `dapl evaluate` measured it; [] where it did not."""
+        try:
+            return looks_from_json(json.loads(self.looks_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, LookupError, TypeError):
+            return []  # only names are lost, and `dapl evaluate` writes them anew
 
     def read_prototypes(self) -> list[dict[str, Any]]:
         return self._read_list(self.prototypes_file, "prototypes")

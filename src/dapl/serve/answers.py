@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from dapl.explain.evidence import Rest, Source
 from dapl.explain.local import ShownReason
+from dapl.explain.overview import Label
 from dapl.runs.marks import NOTE_LENGTH
 
 
@@ -38,6 +39,7 @@ class RunFacts(BaseModel):
     examples: int = Field(description="Test images at hand.")
     note: str | None = Field(description="What is not at hand, in one sentence.")
     numbers: dict[str, MeasuredNumber] = Field(description="What `dapl evaluate` measured.")
+    warning: str | None = Field(description="Why its numbers and reasons are not to be believed, where that is so.")
     notice: str | None = Field(description="What must be said beside the accuracy, where there is something.")
 
 
@@ -108,6 +110,9 @@ class ClassAnswer(BaseModel):
     probability: float
     before: float = Field(description="The logit with every prototype switched on.")
     rows: list[ShownReason]
+    labels: list[Label] = Field(description="The names of the rows that have a region, and where they point to.")
+    notes: list[str] = Field(description="Which rows look at the same spot.")
+    warning: str | None = Field(description="What must be said where the reasons rest on background.")
     rest: Rest
     total: float
 

@@ -1,4 +1,4 @@
-"""``dapl serve``: the web application of a run, answering until told to stop."""
+"""``dapl serve``: the web application of a run, or of several beside each other, answering until told to stop."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
 from dapl.serve.access import AccessLog
 from dapl.serve.answers import Health
+from dapl.serve.compare import compare_router
 from dapl.serve.inspector import Examples, Inspector
 from dapl.serve.requests import HEALTH, PLACES, Guard, ModelThread, Refusal
 from dapl.serve.routes import explain_router, facts_router, mark_router, page_router
@@ -37,34 +38,58 @@ log = logging.getLogger("dapl.serve")
 
 
 def build_app(
-    loaded: LoadedRun,
+    *runs: LoadedRun,
     names: Collection[str] = (),
     places: int = PLACES,
     token: str | None = None,
     access_log: AccessLog | None = None,
 ) -> ASGIApp:
-    """The page and the API of one run. ``names``: further host names under which it may be called.
+    """The page and the API of a run; of several, a page that compares them, and each below a number of its own.
 
-    ``token``: what everyone has to show; None lets everyone in who reaches the port.
+    ``names``: further host names under which it may be called. ``token``: what everyone has to show; None lets everyone
+    in who reaches the port.
     """
-    marks = Marks.of_run(loaded.run.folder)
-    marks.read()  # a broken file is said now, not when someone marks something
-    worker = ModelThread(places)
-    classifier = Classifier.of_run(loaded)
-    state = State(loaded, classifier, Inspector(classifier), Examples(loaded.config), marks, worker, LiveReport(loaded))
+    several = len(runs) > 1
+    states = [_state(loaded, f"/{number}" if several else "", places) for number, loaded in enumerate(runs, 1)]
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         yield
-        worker.close()
+        for state in states:
+            state.worker.close()
 
-    app = bare_app(lifespan=life)
-    app.state.dapl = state
-    return Guard(app, ("localhost", *names), token, access_log)
+    if not several:
+        app = bare_app(lifespan=life)
+        app.state.dapl = states[0]
+        return Guard(app, ("localhost", *names), token, access_log)
+    outer = _empty_app(lifespan=life, openapi_url=None)
+    outer.state.runs = states
+    outer.include_router(compare_router)
+    for state in states:
+        app = bare_app()
+        app.state.dapl = state
+        outer.mount(state.prefix, app)
+    return Guard(outer, ("localhost", *names), token, access_log)
+
+
+def _state(loaded: LoadedRun, prefix: str, places: int) -> State:
+    marks = Marks.of_run(loaded.run.folder)
+    marks.read()  # a broken file is said now, not when someone marks something
+    classifier = Classifier.of_run(loaded)
+    inspector, report = Inspector(classifier, prefix), LiveReport(loaded, prefix)
+    return State(loaded, classifier, inspector, Examples(loaded.config), marks, ModelThread(places), report, prefix)
 
 
 def bare_app(**options: Any) -> FastAPI:
-    """All addresses, and nothing behind them yet: enough for the schema."""
+    """All addresses of a run, and nothing behind them yet: enough for the schema."""
+    app = _empty_app(**options)
+    for router in (facts_router, explain_router, mark_router, page_router):
+        app.include_router(router)
+    return app
+
+
+def _empty_app(**options: Any) -> FastAPI:
+    """The files of the pages, and answers to what goes wrong."""
     app = FastAPI(
         title="dapl serve",
         version="1",
@@ -73,8 +98,6 @@ def bare_app(**options: Any) -> FastAPI:
         **options,
         description="A prototype model that shows its reasons: ask it about images, and switch its reasons off.",
     )
-    for router in (facts_router, explain_router, mark_router, page_router):
-        app.include_router(router)
     app.get(HEALTH, tags=["run"])(_health)
     app.mount("/static", StaticFiles(directory=Path(__file__).with_name("static")), name="static")
     _answer_errors(app)
@@ -137,7 +160,7 @@ _TOKEN = r"[A-Za-z0-9._~-]{16,512}"
 
 
 def serve(
-    folder: Path,
+    *folders: Path,
     host: str = "127.0.0.1",
     port: int = 8000,
     names: Collection[str] = (),
@@ -161,21 +184,23 @@ def serve(
     from dapl.runs.loading import load_run
     from dapl.serve.connections import server_config
 
-    loaded = load_run(folder)
-    if len(loaded.model.prototypes) == 0:
-        raise DaplError(
-            f"{folder}: the model has no prototypes, so there is nothing that the page could show; serve a run of "
-            "another system."
-        )
+    runs = [load_run(folder) for folder in folders]
+    for folder, loaded in zip(folders, runs, strict=True):
+        if len(loaded.model.prototypes) == 0:
+            raise DaplError(
+                f"{folder}: the model has no prototypes, so there is nothing that the page could show; serve a run of "
+                "another system."
+            )
     logging.basicConfig(level=logging.WARNING, format="dapl serve: %(message)s")
     listening = _listen(host, port)
     token = token or _token_for(listening)
-    app = build_app(loaded, (host, socket.gethostname(), *names), token=token, access_log=requests_log)
+    app = build_app(*runs, names=(host, socket.gethostname(), *names), token=token, access_log=requests_log)
     before = signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # ends as Ctrl-C does: what was begun is answered
     try:
-        print(f"{folder} is at {_address(host, listening, token)} (Ctrl-C ends it)", flush=True)
+        what, verb = " and ".join(map(str, folders)), "are" if len(folders) > 1 else "is"
+        print(f"{what} {verb} at {_address(host, listening, token)} (Ctrl-C ends it)", flush=True)
         uvicorn.Server(server_config(app)).run(sockets=[listening])
     except KeyboardInterrupt:  # also uvicorn hands on the signal, after it has closed everything
         return

@@ -22,6 +22,7 @@ from dapl.explain.classifier import Classifier
 from dapl.explain.draw import ATTENTION, jpeg, overlay
 from dapl.explain.evidence import Evidence, ModelPass, check_index, explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, ShownPatch, ShownReason, localise
+from dapl.explain.overview import labels_of
 from dapl.explain.parts import ImageFacts, facts_of
 from dapl.serve import answers
 from dapl.serve.requests import Refusal
@@ -106,11 +107,13 @@ class AskedImage:
     label: int | None
     photo: bytes
     """JPEG, as the model sees it."""
+    prefix: str = ""
+    """Of the addresses of its run."""
     overlays: dict[str, bytes] = field(default_factory=dict)
     """PNG by ``heat-<prototype>`` or ``attention-<prototype>``."""
 
     def url(self, name: str) -> str:
-        return f"/api/images/{self.id}/{name}"
+        return f"{self.prefix}/api/images/{self.id}/{name}"
 
     def draw(self, name: str, values: Tensor | None, *stops: tuple) -> str | None:
         """The address of an overlay, which is drawn once."""
@@ -124,8 +127,9 @@ class AskedImage:
 class Inspector:
     """Must run in one thread, but for `remembered`."""
 
-    def __init__(self, classifier: Classifier) -> None:
-        self.classifier = classifier
+    def __init__(self, classifier: Classifier, prefix: str = "") -> None:
+        """``prefix``: of the addresses of its run, where several are served."""
+        self.classifier, self.prefix = classifier, prefix
         self.missing_patches = False
         """Whether training images were asked for and are not at hand."""
         self._images, self._lock = OrderedDict[str, AskedImage](), threading.Lock()
@@ -148,6 +152,7 @@ class Inspector:
             sample.name or None,
             sample.label if known else None,
             jpeg(image, _QUALITY),
+            self.prefix,
         )
         with self._lock:
             self._images[asked.id] = asked
@@ -165,9 +170,7 @@ class Inspector:
         found = explanations(
             model, asked.done, known, classes=chosen, top=top, switched_off=switched_off, facts=[asked.facts]
         )[0]
-        annotated = asked.facts is not None and asked.facts.parts is not None
-        about, patches = self.classifier.about, self.classifier.patches
-        why = localise(found, asked.name or "", about, patches, with_parts=not annotated)
+        why = localise(found, asked.name or "", self.classifier.about, self.classifier.patches)
         before = logits_of(model, asked.done)[0]
         return answers.Answer(
             image=answers.AnsweredImage(id=asked.id, name=asked.name, label=asked.label, url=asked.url("photo.jpg")),
@@ -179,6 +182,9 @@ class Inspector:
                     **vars(evidence)
                     | {"rows": [self._shown(row, asked) for row in evidence.rows], "total": evidence.total},
                     before=float(before[evidence.index]),
+                    labels=labels_of(evidence.rows, why.heads, why.image.shape[-1]),
+                    notes=why.group_notes(evidence),
+                    warning=evidence.warning,
                 )
                 for evidence in why.classes
             ],
@@ -186,7 +192,7 @@ class Inspector:
         )
 
     def _shown(self, row: Evidence, asked: AskedImage) -> ShownReason:
-        patch = self.patch(row.prototype) if self.classifier.known.records else None
+        patch = self.patch(row.prototype, row.cropped) if self.classifier.known.records else None
         return ShownReason(
             **row.facts(),
             heat=asked.draw(f"heat-{row.prototype}", row.heat) or "",
@@ -194,8 +200,11 @@ class Inspector:
             patch=None if patch is None else patch[1],
         )
 
-    def patch(self, prototype: int) -> tuple[bytes, ShownPatch] | None:
-        """The training patch of a prototype as a JPEG; None where it is not at hand."""
+    def patch(self, prototype: int, cropped: bool = False) -> tuple[bytes, ShownPatch] | None:
+        """The training patch of a prototype as a JPEG; None where it is not at hand.
+
+        ``cropped``: all that its head saw, and no more; asked for again, it is what was shown before.
+        """
         records, source = self.classifier.known.records, self.classifier.patches
         check_known([prototype], "prototype", len(records))
         if prototype not in self._patches:
@@ -203,8 +212,8 @@ class Inspector:
             if source.problem is not None and not self.missing_patches:
                 log.warning("%s", source.problem)  # it names files, which is for this side only
                 self.missing_patches = True
-            near = None if whole is None else whole.close_up()
-            address = f"/api/prototypes/{prototype}/patch.jpg"
+            near = None if whole is None else whole.cut() if cropped else whole.close_up()
+            address = f"{self.prefix}/api/prototypes/{prototype}/patch.jpg"
             self._patches[prototype] = (
                 None if near is None else (jpeg(near.image, _QUALITY), ShownPatch.of(near, address))
             )

@@ -11,6 +11,7 @@ import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import asyncio
 import io
 import ipaddress
+import re
 import secrets
 import time
 from collections.abc import AsyncIterable, Callable, Collection, Iterator, Mapping
@@ -83,8 +84,8 @@ SAFE_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _READING = ("GET", "HEAD", "OPTIONS")
-UPLOADS_COME_TO = "/api/explain"
-"""The one address with a larger limit, which it watches itself."""
+UPLOADS_COME_TO = re.compile(r"(/\d+)?/api/explain")
+"""The one address with a larger limit, which it watches itself; of several runs, each has one."""
 _MAX_BODY = 2**16
 HEALTH = "/health"
 """Answers without a token: it says nothing but that the server is there."""
@@ -125,7 +126,7 @@ class Guard:
         try:
             answer = self._refusal(Headers(scope=scope), scope["method"]) or self._admission(scope)
             if answer is None:
-                limited = receive if scope["path"] == UPLOADS_COME_TO else _limited(receive)
+                limited = receive if UPLOADS_COME_TO.fullmatch(scope["path"]) else _limited(receive)
                 await self.app(scope, limited, send_with_headers)
             else:
                 await answer(scope, receive, send_with_headers)

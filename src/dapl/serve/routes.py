@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from dapl.common.errors import DaplError
 from dapl.data.sample import Sample
+from dapl.evaluation.result import warning_text
 from dapl.explain.draw import templates
 from dapl.explain.evidence import Source
 from dapl.metrics.registry import HEADLINES
@@ -48,6 +49,7 @@ def run(state: Shared) -> answers.RunFacts:
         note=_note(state),
         numbers=_numbers(state),
         notice=_notice(state),
+        warning=_warning(state),
     )
 
 
@@ -117,7 +119,7 @@ def _prototypes(state: State, chosen: Iterable[int]) -> list[answers.Prototype]:
             reason=record.reason,
             weights=weights[record.index][membership[record.index]].tolist(),
             source=Source.of(record),
-            patch=None if record.image is None else f"/api/prototypes/{record.index}/patch.jpg",
+            patch=None if record.image is None else f"{state.prefix}/api/prototypes/{record.index}/patch.jpg",
             note=marks[record.index].note if record.index in marks else None,
         )
         for record in (state.classifier.known.records[index] for index in chosen)
@@ -133,7 +135,7 @@ def _example(state: State, index: int) -> answers.Example:
         name=dataset.names[index],
         label=label,
         class_name=dataset.classes[label],
-        image=f"/api/examples/{index}/image.jpg",
+        image=f"{state.prefix}/api/examples/{index}/image.jpg",
     )
 
 
@@ -151,6 +153,14 @@ def _notice(state: State) -> str | None:
         return state.loaded.run.evaluation().get("protocol", {}).get("notice")
     except DaplError:
         return None
+
+
+def _warning(state: State) -> str | None:
+    try:
+        found = state.loaded.run.evaluation().get("warnings")
+    except DaplError:
+        return None
+    return warning_text(found) if found else None
 
 
 def _note(state: State) -> str | None:
@@ -302,7 +312,7 @@ page_router = APIRouter(include_in_schema=False, default_response_class=HTMLResp
 
 @page_router.get("/")
 def ask(state: Shared) -> str:
-    return templates("dapl.serve").get_template("serve.html.j2").render(run=run(state))
+    return templates("dapl.serve").get_template("serve.html.j2").render(run=run(state), base=state.prefix)
 
 
 @page_router.get("/report")
@@ -310,7 +320,8 @@ def report(state: Shared) -> HTMLResponse:
     found = state.report.state()
     if found != "made":
         name = state.loaded.run.folder.resolve().name
-        return HTMLResponse(templates("dapl.serve").get_template("waiting.html.j2").render(name=name, state=found))
+        waiting = templates("dapl.serve").get_template("waiting.html.j2")
+        return HTMLResponse(waiting.render(name=name, state=found, base=state.prefix))
     policy = {"Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'"}
     return HTMLResponse(state.report.html(), headers=policy)
 

@@ -19,16 +19,16 @@ from dapl.serve.answers import Problem
 from dapl.serve.inspector import Examples, Inspector
 from dapl.serve.requests import ModelThread
 
-_ASSETS = Linked(images="/report/images/", static="/report/static/")
-POLICY = f"{_ASSETS.policy()}; connect-src 'self'"
+POLICY = f"{Linked().policy()}; connect-src 'self'"
 log = logging.getLogger("dapl.serve")
 
 
 class LiveReport:
     """It takes a pass over the test images, so it is made beside everything else, once."""
 
-    def __init__(self, loaded: LoadedRun) -> None:
+    def __init__(self, loaded: LoadedRun, prefix: str = "") -> None:
         self.loaded = loaded
+        self.assets = Linked(f"{prefix}/report/images/", f"{prefix}/report/static/", base=prefix)
         self.report: Report | None = None
         self._state: Literal["not asked for", "being made", "made", "failed"] = "not asked for"
         self._lock = threading.Lock()
@@ -44,8 +44,8 @@ class LiveReport:
     def html(self) -> str:
         """Only once it is made."""
         assert self.report is not None
-        template = templates("dapl.serve", "dapl.report").get_template("live_report.html.j2")
-        return render(self.report.data, _ASSETS, template, POLICY)
+        template = templates("dapl.serve", "dapl.report", "dapl.explain").get_template("live_report.html.j2")
+        return render(self.report.data, self.assets, template, POLICY)
 
     def _make(self) -> None:
         try:
@@ -65,6 +65,8 @@ class State:
     marks: Marks
     worker: ModelThread
     report: LiveReport
+    prefix: str = ""
+    """Of all addresses of the run, where several are served."""
 
 
 def _state(request: Request) -> State:

@@ -14,6 +14,7 @@ from dapl.data.sample import Dataset
 from dapl.metrics.functional.background import share_beside
 from dapl.models.contract import Embedding, PrototypeModel, square_pixels
 from dapl.processes.interface import Processes
+from dapl.runs.outlines import outline_of
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
 
@@ -228,6 +229,8 @@ def record_projection(
 ) -> list[PrototypeRecord]:
     """``regions``: bool P×S×S, where each prototype is active on its own source image."""
     boxes = bounding_boxes(regions)
+    pixels = regions.cpu().numpy()
+    outlines = [None if box is None else outline_of(pixels[j], box) for j, box in enumerate(boxes)]
     if found.squares is not None:
         boxes = square_pixels(found.squares, regions.shape[-1]).tolist()
     width = found.maps.shape[-1]
@@ -241,6 +244,7 @@ def record_projection(
                 image=dataset.names[image],
                 location=list(divmod(int(found.location[j]), width)),
                 box=boxes[j],
+                outline=outlines[j],
                 distance=float(found.distance[j]),
                 foreground_share=None if share != share else share,
                 grounded=bool(found.grounded[j]),

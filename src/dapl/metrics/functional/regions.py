@@ -248,6 +248,8 @@ def _order_statistics(values: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     By selection: sorting would cost ten times as much.
     """
     if values.device.type == "cpu":  # numpy's selection is vectorised, torch's is not: four times as fast
+        if rank >= _HIGH * values.shape[-1] and values.shape[-1] >= _MANY:
+            return _high_statistics(values.numpy(), rank)
         parted = np.partition(values.numpy(), rank, axis=-1)
         below = parted[:, :rank].max(-1, initial=-np.inf)
         return torch.from_numpy(parted[:, rank].copy()), torch.from_numpy(below)
@@ -255,6 +257,26 @@ def _order_statistics(values: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     if rank == 0:
         return found, torch.full_like(found, -torch.inf)
     return found, values.kthvalue(rank, dim=-1).values
+
+
+_HIGH, _MANY = 0.85, 4096
+"""From this share of the values on, and of this many of them, only the highest ones are selected from."""
+
+
+def _high_statistics(values: np.ndarray, rank: int) -> tuple[Tensor, Tensor]:
+    """As `_order_statistics` for a high rank: some of the values tell which ones cannot be it, a fifth of the time."""
+    count = values.shape[-1]
+    found = np.empty((2, len(values)), values.dtype)
+    for row, own in enumerate(values):
+        some = own[:: max(1, count // 509)]
+        bound = np.partition(some, place := max(0, rank * len(some) // count - len(some) // 24))[place]
+        high = own[own > bound]
+        left = rank - (count - len(high))  # the rank among them, if it is there with one below it
+        if left < 1:
+            high, left = own, rank
+        parted = np.partition(high, left)
+        found[:, row] = parted[left], parted[:left].max(initial=-np.inf)
+    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
 
 def _chunks(rows: int, elements_per_row: int, device: torch.device) -> Iterator[slice]:

@@ -4,7 +4,9 @@
   const entries = data.prototypes;
   const classes = data.classes;
   const meaning = Object.fromEntries(data.flags.map((flag) => [flag.name, flag.text]));
-  const warnings = new Set(["background", "duplicate", "ungrounded", "not projected", "removed"]);
+  const warnings = new Set(["background", "ungrounded", "not projected", "removed"]);
+  const SAME = "same spot";
+  const size = data.size;
   const imagesAt = document.body.dataset.images;
   const STEP = 36; // cards drawn at once
   const tests = data.split;
@@ -23,7 +25,7 @@
   }
 
   const digits = (value, places = 2) => (value === null || value === undefined ? "–" : value.toFixed(places).replace("-", "−"));
-  const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
+  const percent = (value) => (value === null || value === undefined ? "–" : `${Math.floor(100 * value + 1e-9)} %`);
   /** A name that may be broken after each underscore. */
   const soft = (text) => text.split("_").flatMap((piece, number) => (number ? ["_", element("wbr"), piece] : [piece]));
   const title = (entry) => `Prototype ${entry.prototype}`;
@@ -41,24 +43,26 @@
   }
 
   function paint(layer) {
-    const { file, columns, side, guard, width, height, number } = layer.tile;
+    const { file, columns, side, guard, width, height, number, view } = layer.tile;
     const url = imageUrl(file);
     if (!url) return false;
     const pitch = side + 2 * guard;
-    const x = (number % columns) * pitch + guard;
-    const y = Math.floor(number / columns) * pitch + guard;
-    const place = (offset, whole) => (whole > side ? (100 * offset) / (whole - side) : 0);
+    const [left, top, right] = view ?? [0, 0, size];
+    const shown = (side * (right - left)) / size; // pixels of the sheet: of the whole tile, or of a close-up
+    const x = (number % columns) * pitch + guard + (side * left) / size;
+    const y = Math.floor(number / columns) * pitch + guard + (side * top) / size;
+    const place = (offset, whole) => (whole > shown ? (100 * offset) / (whole - shown) : 0);
     layer.style.backgroundImage = `url("${url}")`;
-    layer.style.backgroundSize = `${(100 * width) / side}% ${(100 * height) / side}%`;
+    layer.style.backgroundSize = `${(100 * width) / shown}% ${(100 * height) / shown}%`;
     layer.style.backgroundPosition = `${place(x, width)}% ${place(y, height)}%`;
     return true;
   }
 
   const late = new Set();
-  const near = new IntersectionObserver((seen) => {
+  const observer = new IntersectionObserver((seen) => {
     for (const one of seen) {
       if (!one.isIntersecting) continue;
-      near.unobserve(one.target);
+      observer.unobserve(one.target);
       for (const layer of one.target.querySelectorAll("i")) if (layer.tile && !paint(layer)) late.add(layer);
     }
   }, { rootMargin: "500px" });
@@ -67,14 +71,27 @@
     late.clear();
   });
 
-  function layer(kind, sheet, number) {
+  function layer(kind, sheet, number, view) {
     const made = element("i", { className: kind });
-    made.tile = { ...sheet, number };
+    made.tile = { ...sheet, number, view };
     return made;
   }
 
-  /** One image with heat and box. which: "source" or the number of a test image. */
-  function tile(entry, which) {
+  /** The outline of a region, dark below its colour, so that it shows on any image. */
+  function outlined(entry, path, view) {
+    const svg = (tag, attributes) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+      return made;
+    };
+    const [left, top, right, bottom] = view ?? [0, 0, size, size];
+    const made = svg("svg", { viewBox: `${left} ${top} ${right - left} ${bottom - top}`, class: "outline", "aria-hidden": "true" });
+    made.append(svg("path", { d: path, class: "case" }), svg("path", { d: path, class: entry.dashed ? "edge dashed" : "edge", stroke: entry.colour }));
+    return made;
+  }
+
+  /** One image, outlined. which: "source" or the number of a test image; near: the region enlarged, else the whole image. */
+  function tile(entry, which, near = true) {
     const look = which === "source" ? entry.source : entry.tests[which];
     const where = which === "source" ? "the training image that it came from" : `${tests} image ${which + 1}`;
     const frame = element("span", { className: "tile", role: "img", "aria-label": `${title(entry)} on ${where}` });
@@ -83,30 +100,23 @@
       return frame;
     }
     const { photos, heat } = classes[entry.class];
-    frame.append(layer("photo", photos, look.tile), layer("heat", heat, look.heat));
-    if (look.box) {
-      const [left, top, right, bottom] = look.box.map((share) => 100 * share);
-      const box = element("i", { className: "box" });
-      Object.assign(box.style, { left: `${left}%`, top: `${top}%`, width: `${right - left}%`, height: `${bottom - top}%` });
-      frame.append(box);
-    }
-    near.observe(frame);
+    const view = near ? look.view : null;
+    frame.append(layer("photo", photos, look.tile, view), layer("heat", heat, look.heat, view));
+    if (look.outline) frame.append(outlined(entry, look.outline, view));
+    observer.observe(frame);
     return frame;
   }
 
-  const onObject = (entry) => {
-    const { test, validation, patch } = entry.foreground;
-    return test ?? validation ?? patch;
-  };
-
   function chips(entry) {
     const made = [];
-    if (entry.head !== null) made.push(element("span", { className: "chip" }, `head ${entry.head}`));
-    if (entry.part) made.push(element("span", { className: "chip", title: "The part that its training patch lies on" }, entry.part));
+    const key = element("i", { className: "key" });
+    key.style.background = entry.colour;
+    if (entry.head !== null) made.push(element("span", { className: "chip" }, key, `head ${entry.head}`));
+    if (entry.part) made.push(element("span", { className: "chip", title: `Parts that it is on, with the share of the ${tests} images in which it is` }, entry.part));
     for (const flag of entry.flags) {
-      const text = flag === "shared" ? `shared by ${entry.classes.length} classes` : flag;
+      const text = flag === "shared" ? `shared by ${entry.classes.length} classes` : flag === SAME ? `same spot as ${entry.same_spot.join(", ")}` : flag;
       const about = flag === "shared" ? entry.classes.map((index) => classes[index].name).join(", ") : meaning[flag] ?? flag;
-      made.push(element("span", { className: warnings.has(flag) || !(flag in meaning) ? "chip warn" : "chip", title: about }, text));
+      made.push(element("span", { className: warnings.has(flag) || !(flag in meaning) ? "chip warn" : flag === SAME ? "chip soft" : "chip", title: about }, text));
     }
     return made;
   }
@@ -126,8 +136,7 @@
         element("div", { className: "line1" },
           element("h4", {}, element("button", { type: "button", className: "link", on: { click: () => open(entry) } }, title(entry))), ...chips(entry)),
         element("div", { className: "values" },
-          value("on the object", percent(onObject(entry)), `Share of its region that lies on the object, mean over the ${tests} images of the class`),
-          value("patch", percent(entry.foreground.patch), "Share of its training patch that lies on the object"),
+          value("on the object", percent(entry.on_object), entry.foreground.test === null ? "Share of its training patch that lies on the object" : `Share of its region that lies on the object, mean over the ${tests} images of its class`),
           value("weight", digits(entry.weight), "What one unit of similarity adds to the class")),
         entry.reason ? element("p", { className: "reason" }, `Removed: ${entry.reason}.`) : ""),
       actions);
@@ -141,7 +150,7 @@
   const wall = document.getElementById("wall");
   const more = document.getElementById("more");
   const words = entries.map((entry) => [
-    `#${entry.prototype}`, ...entry.classes.map((index) => classes[index].name), entry.source?.image ?? "", entry.part ?? "",
+    `#${entry.prototype}`, ...entry.classes.map((index) => classes[index].name), entry.source?.image ?? "", ...entry.names,
     ...entry.flags, entry.reason ?? ""].join(" ").toLowerCase().replaceAll("_", " "));
   let found = [];
   let drawn = 0;
@@ -150,7 +159,7 @@
   function matches(entry, number) {
     const [label, part, head, flag] = ["class", "part", "head", "flag"].map(chosen);
     if (label !== "" && entry.class !== Number(label)) return false;
-    if (part !== "" && (part === "-" ? entry.part : entry.part !== part)) return false;
+    if (part !== "" && (part === "-" ? entry.names.length : !entry.names.includes(part))) return false;
     if (head !== "" && entry.head !== Number(head)) return false;
     if (flag !== "" && (flag === "-" ? entry.flags.length : !entry.flags.includes(flag))) return false;
     const asked = chosen("q").toLowerCase().replaceAll("_", " ").split(/\s+/).filter(Boolean);
@@ -158,7 +167,7 @@
   }
 
   const orders = {
-    foreground: (entry) => onObject(entry) ?? 2,
+    foreground: (entry) => entry.on_object ?? 2,
     overlap: (entry) => -(entry.overlap?.iou ?? -1),
     weight: (entry) => -(entry.weight ?? -Infinity),
   };
@@ -169,17 +178,19 @@
     if (key) found = found.filter((entry) => entry.kept).sort((a, b) => key(a) - key(b));
     const all = new Set(entries.map((entry) => entry.prototype)).size;
     const shown = new Set(found.map((entry) => entry.prototype)).size;
-    form.querySelector("output").textContent = `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} prototypes`;
+    const removed = all - data.kept;
+    form.querySelector("output").textContent = `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} prototypes${removed ? `, of which ${removed.toLocaleString("en")} were removed` : ""}`;
     wall.replaceChildren();
     drawn = 0;
     if (found.length) draw();
     else wall.append(element("p", { className: "quiet" }, "No prototype is like this."));
-    more.hidden = drawn >= found.length;
+    showMore();
   }
 
-  const atTheEnd = new IntersectionObserver((seen) => {
-    if (seen.at(-1).isIntersecting && !more.hidden) draw();
-  }, { rootMargin: "600px" });
+  function showMore() {
+    more.hidden = drawn >= found.length;
+    more.textContent = `Show ${Math.min(STEP, found.length - drawn)} more of ${(found.length - drawn).toLocaleString("en")}`;
+  }
 
   function draw() {
     const byClass = !chosen("sort");
@@ -194,10 +205,7 @@
     });
     wall.append(...made);
     drawn += next.length;
-    more.hidden = drawn >= found.length;
-    // An observer speaks up on a change only: asked anew, it also says that the end is still near.
-    atTheEnd.unobserve(more.parentElement);
-    atTheEnd.observe(more.parentElement);
+    showMore();
   }
 
   function heading(one) {
@@ -237,9 +245,9 @@
       const test = classes[entry.class].tests[which];
       const right = test.predicted === entry.class;
       caption.append(element("b", {}, `${digits(look.score, 3)}${entry.weight === null ? "" : ` × ${digits(entry.weight, 3)} = ${digits(look.score * entry.weight, 3)}`}`),
-        ` similarity${entry.weight === null ? "" : " × weight"}${look.part ? `; ${look.part}` : ""}; ${right ? "taken right" : `taken for ${classes[test.predicted].name}`}, ${last(test.image)}`);
+        ` similarity${entry.weight === null ? "" : " × weight"}${look.here ? `; here ${look.here}` : ""}${look.foreground === null ? "" : `, ${percent(look.foreground)} on the object here`}; ${right ? "taken right" : `taken for ${classes[test.predicted].name}`}, ${last(test.image)}`);
     }
-    return element("figure", { className: which === "source" ? "source" : "tests" }, tile(entry, which), caption);
+    return element("figure", { className: which === "source" ? "source" : "tests" }, tile(entry, which, false), caption);
   }
 
   function open(entry) {
@@ -252,9 +260,10 @@
     const facts = element("dl", { className: "facts" },
       fact(entry.classes.length > 1 ? "classes" : "class", entry.classes.map((index) => classes[index].name).join(", ")),
       entry.reason ? fact("removed", entry.reason) : "",
-      fact("part of its patch", entry.part ?? "none, or not known"),
+      fact("called", entry.part ?? "nothing: no part is clear"),
       entry.parts.length ? fact(`parts on ${tests} images`, entry.parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ")) : "",
-      fact("on the object", `patch ${percent(patch)}, ${tests} images ${percent(test)}${validation === null ? "" : `, validation ${percent(validation)}`}`),
+      fact("on the object", test === null ? `training patch ${percent(patch)}` : `${percent(test)}, mean over the ${tests} images of its class`),
+      test !== null && patch !== null ? fact("beside that", `training patch ${percent(patch)}${validation === null ? "" : `, validation images ${percent(validation)}`}`) : "",
       fact("weight", digits(entry.weight, 3)),
       entry.overlap ? fact("overlaps most with", `prototype ${entry.overlap.with}, mean IoU ${digits(entry.overlap.iou)}`) : "",
       entry.distance === null ? "" : fact("moved by projection", `squared distance ${digits(entry.distance, 4)}`));
@@ -275,17 +284,38 @@
   function offenders() {
     for (const list of document.querySelectorAll("[data-offenders]")) {
       const kind = list.dataset.offenders;
-      if (kind === "duplicate") list.classList.add("pairs");
       for (const one of data.offenders[kind]) {
         const entry = entries[one.entry];
-        const both = one.other === undefined ? [entry] : [entry, entries[one.other]];
-        const what = kind === "duplicate" ? `IoU ${digits(one.value)}` : percent(one.value);
-        const where = kind !== "ungrounded" && entry.tests.length ? 0 : "source";
-        const numbers = `#${both.map((each) => each.prototype).join(", #")}`;
+        const what = `${percent(one.value)} on the object`;
+        const where = kind !== "ungrounded" && entry.tests.length ? leastOnObject(entry) : "source";
+        const numbers = `#${entry.prototype}`;
         const name = classes[entry.class].name;
-        list.append(element("li", {}, element("button", { type: "button", className: where === 0 ? "thumb tests" : "thumb source", title: `${numbers} ${name}`, on: { click: () => open(entry) } },
-          element("span", {}, ...both.map((each) => tile(each, where))), element("span", {}, element("b", {}, what), ` ${numbers}`), element("span", {}, name))));
+        list.append(element("li", {}, element("button", { type: "button", className: where === "source" ? "thumb source" : "thumb tests", title: `${numbers} ${name}`, on: { click: () => open(entry) } },
+          element("span", {}, tile(entry, where, false)), element("span", {}, element("b", {}, what), ` ${numbers}`), element("span", {}, name))));
       }
+    }
+  }
+
+  /** The image shown on which it lies least on the object: what makes it an offender. */
+  function leastOnObject(entry) {
+    const shares = entry.tests.map((look) => look.foreground ?? 2);
+    return shares.indexOf(Math.min(...shares));
+  }
+
+  /** One row per head: its name, and the part of a training image that it is for some classes. */
+  function strip() {
+    const place = document.getElementById("strip");
+    for (const one of data.strip) {
+      const key = element("i", { className: "key" });
+      key.style.background = one.colour;
+      const name = element("p", {}, key, element("b", {}, `head ${one.head}`), element("span", { className: "name" }, one.name ?? "no clear part"),
+        one.background ? element("span", { className: "chip warn" }, "background") : "");
+      const row = element("div", { className: "head" }, name);
+      for (const number of one.entries) {
+        const entry = entries[number];
+        row.append(element("button", { type: "button", className: "thumb source", title: classes[entry.class].name, "aria-label": `${title(entry)} of ${classes[entry.class].name}`, on: { click: () => open(entry) } }, tile(entry, "source")));
+      }
+      place.append(row);
     }
   }
 
@@ -293,13 +323,19 @@
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", (event) => {
       const { name, checked } = event.target;
-      if (name === "heat" || name === "boxes") document.body.classList.toggle(`no-${name}`, !checked);
-      else if (FIELDS.includes(name)) { refresh(); remember(); }
+      if (name === "heat" || name === "outlines") document.body.classList.toggle(`with-${name}`, checked);
+      else if (FIELDS.includes(name)) {
+        refresh();
+        remember();
+        // Fewer cards: what is found must not end up above the screen.
+        if (wall.getBoundingClientRect().bottom < 200) document.getElementById("prototypes").scrollIntoView();
+      }
     });
     const select = (flag) => {
       form.reset();
       form.elements.flag.value = flag;
-      document.body.classList.remove("no-heat", "no-boxes");
+      document.body.classList.remove("with-heat");
+      document.body.classList.add("with-outlines");
       refresh();
       remember();
     };
@@ -325,9 +361,11 @@
       }
     });
     dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+    document.body.classList.add("with-outlines");
     const linked = recall();
     refresh();
     offenders();
+    strip();
     if (linked) document.getElementById("prototypes").scrollIntoView();
   }
 

@@ -47,12 +47,17 @@ export function setDatum(element, value) {
   element.textContent = number(value);
 }
 
-/** A box, light on dark, so that it shows on any image. */
-export function frame([left, top, right, bottom], side) {
-  const place = { x: left, y: top, width: right - left, height: bottom - top, fill: "none" };
-  return svg("g", { class: "frame" },
-    svg("rect", { ...place, stroke: "#000", "stroke-opacity": 0.5, "stroke-width": side / 40 }),
-    svg("rect", { ...place, stroke: "#ffe14d", "stroke-width": side / 75 }));
+/** The outline of a region in the colour of its head, dark below, so that it shows on any image. */
+export function outlined(path, colour, dashed) {
+  return svg("g", { class: "outline" }, svg("path", { d: path, class: "case" }),
+    svg("path", { d: path, class: dashed ? "edge dashed" : "edge", stroke: colour }));
+}
+
+/** A small square in the colour of a head. */
+export function key(colour) {
+  const made = html("i", { class: "key" });
+  made.style.background = colour;
+  return made;
 }
 
 export function ring([x, y], side) {

@@ -1,20 +1,34 @@
 // The reasons for one class: rows that stay where they are while prototypes are switched on and off.
 
-import { breakable, datum, frame, html, number, percent, setDatum, svg, svgImage } from "/static/dom.js";
-import { isPinned, pin, point } from "/static/stage.js";
+import { breakable, datum, html, key, number, outlined, percent, setDatum, svg, svgImage } from "/static/dom.js";
 
-const size = Number(document.body.dataset.size);
-const withHeads = Number(document.body.dataset.heads) > 1;
+/** The image with the outlines of all reasons. `facts`: { size, heads } of the run. */
+export function overview(evidence, photo, { size }) {
+  const named = evidence.labels.map((one) => `${one.title} ${one.text}`).join("; ");
+  return svg("svg", { class: "overview", viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": `The image with the outlines of its reasons: ${named}` },
+    svgImage(photo, size), ...evidence.rows.filter((row) => row.outline).map((row) => outlined(row.outline, row.colour, row.dashed)));
+}
 
-/** `actions`: { onSwitch(prototype), onMark(prototype, note), onUnmark(prototype), noteOf(prototype) } */
+/** The names of what is outlined; reasons that look at the same spot share one. */
+export function nameList(evidence, properties = {}) {
+  return html("ul", { class: "names", "aria-label": "What is outlined", ...properties }, ...nameItems(evidence));
+}
+
+export function nameItems(evidence) {
+  return evidence.labels.map((one) => html("li", { dataset: { prototype: one.prototypes[0] } }, key(one.colour), html("b", {}, one.title), ` ${one.text.replaceAll(" %", "\u00a0%")}`,
+    one.background ? html("span", { class: "chip warn" }, "background") : null));
+}
+
+/** `actions`: { onSwitch(prototype), onMark(prototype, note), onUnmark(prototype), noteOf(prototype), point(row), pin(row), isPinned(prototype) },
+ *  or null where nothing can be done with a row; `facts`: { size, heads } of the run. */
 export class ClassCard {
-  constructor(evidence, photo, actions) {
+  constructor(evidence, photo, actions, facts) {
     this.index = evidence.index;
     this.photo = photo;
     this.logit = datum(evidence.logit, { class: "logit" });
     this.change = html("span", { class: "change" });
     this.probability = html("span");
-    this.rows = evidence.rows.map((row) => new Row(row, evidence.index, photo, actions));
+    this.rows = evidence.rows.map((row) => new Row(row, evidence.index, photo, actions, facts));
     this.rest = datum(evidence.rest.contribution, { class: "rest" });
     this.total = datum(evidence.total, { class: "total" });
     const others = evidence.rest.prototypes;
@@ -22,6 +36,7 @@ export class ClassCard {
       html("div", { class: "title" },
         html("h2", { id: `class-${evidence.index}` }, ...breakable(evidence.name)),
         html("p", { class: "quiet small numbers" }, this.probability, " · logit ", this.logit, this.change)),
+      ...evidence.notes.map((note) => html("p", { class: "amber small" }, `${note[0].toUpperCase()}${note.slice(1)}.`)),
       html("ol", { class: "rows" }, ...this.rows.map((row) => row.element)),
       html("dl", { class: "sums numbers" },
         others ? html("dt", {}, `${others} other prototype${others > 1 ? "s" : ""}`) : null,
@@ -53,26 +68,34 @@ export function strongest(classes) {
 }
 
 class Row {
-  constructor(row, label, photo, actions) {
+  constructor(row, label, photo, actions, facts) {
     this.actions = actions;
     const key = `${label}-${row.prototype}`;
-    this.look = html("button", { type: "button", class: "look", "aria-pressed": "false", dataset: { key: `look-${key}` },
-      "aria-label": `Show where prototype ${row.prototype} looks`, onclick: () => this.pinOrLetGo() },
-      svg("svg", { viewBox: `0 0 ${size} ${size}`, "aria-hidden": "true" }, svgImage(photo, size), svgImage(row.heat, size), row.box ? frame(row.box, size) : null));
+    const near = here(row, photo, facts.size);
+    this.look = actions === null ? html("div", { class: "look" }, near)
+      : html("button", { type: "button", class: "look", "aria-pressed": "false", dataset: { key: `look-${key}` },
+        "aria-label": `Show where prototype ${row.prototype} looks`, onclick: () => this.pinOrLetGo() }, near);
     this.contribution = datum(row.contribution, { class: "contribution" });
     this.amount = html("b", {}, this.contribution);
     this.bar = html("i");
+    if (actions === null) {
+      this.element = html("li", { class: "row plain-row", dataset: { prototype: row.prototype } }, this.look, patch(row), html("div", { class: "why" },
+        html("div", { class: "sum numbers" }, datum(row.similarity), " × ", datum(row.weight), " = ", this.amount),
+        html("div", { class: "track" }, this.bar), chips(row, null, facts)));
+      this.row = row;
+      return;
+    }
     this.switch = html("button", { type: "button", role: "switch", class: "switch", "aria-checked": "true", dataset: { key: `switch-${key}` },
       "aria-label": `Prototype ${row.prototype} counts`, title: "Take it out of the sum, or put it back", onclick: () => actions.onSwitch(this.row.prototype) }, html("i"));
     this.flag = html("button", { type: "button", class: "flag", "aria-expanded": "false", "aria-label": `Mark prototype ${row.prototype} as bad`,
       title: "Mark it as bad", dataset: { key: `flag-${key}` }, onclick: () => this.openNote(this.form.hidden) }, "⚑");
     this.mark = html("span", { class: "chip warn", hidden: true });
     this.form = this.noteForm(row);
-    this.element = html("li", { class: "row", dataset: { prototype: row.prototype }, onmouseenter: () => point(this.row), onmouseleave: () => point(null),
-      onfocusin: () => point(this.row), onfocusout: () => point(null), onkeydown: (event) => this.move(event) },
+    this.element = html("li", { class: "row", dataset: { prototype: row.prototype }, onmouseenter: () => actions.point(this.row), onmouseleave: () => actions.point(null),
+      onfocusin: () => actions.point(this.row), onfocusout: () => actions.point(null), onkeydown: (event) => this.move(event) },
       this.look, patch(row), html("div", { class: "why" },
         html("div", { class: "sum numbers" }, datum(row.similarity), " × ", datum(row.weight), " = ", this.amount),
-        html("div", { class: "track" }, this.bar), chips(row, this.mark)),
+        html("div", { class: "track" }, this.bar), chips(row, this.mark, facts)),
       html("div", { class: "actions" }, this.switch, this.flag), this.form);
     this.row = row;
     this.showMark();
@@ -85,7 +108,7 @@ class Row {
     this.amount.classList.toggle("against", row.similarity * row.weight < 0);
     this.bar.classList.toggle("against", row.similarity * row.weight < 0);
     this.bar.style.width = `${(100 * Math.abs(row.contribution)) / most}%`;
-    this.switch.setAttribute("aria-checked", String(!row.switched_off));
+    this.switch?.setAttribute("aria-checked", String(!row.switched_off));
   }
 
   showMark() {
@@ -119,10 +142,10 @@ class Row {
   }
 
   pinOrLetGo() {
-    const pressed = !isPinned(this.row.prototype);
+    const pressed = !this.actions.isPinned(this.row.prototype);
     document.querySelectorAll(".look[aria-pressed=true]").forEach((button) => button.setAttribute("aria-pressed", "false"));
     this.look.setAttribute("aria-pressed", String(pressed));
-    pin(pressed ? this.row : null);
+    this.actions.pin(pressed ? this.row : null);
   }
 
   /** ↑ and ↓ go to the same control of the next row. */
@@ -134,22 +157,33 @@ class Row {
   }
 }
 
-function patch(row) {
-  if (!row.patch) return html("div", { class: "patch" }, html("span", { class: "quiet small" }, "no image"));
-  const { image, width, height, box } = row.patch;
-  return html("div", { class: "patch", title: row.source ? `from ${row.source.image}` : null },
-    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The training patch of prototype ${row.prototype}` },
-      svgImage(image, width, height), box ? frame(box, width) : null));
+/** The part of this image, enlarged. */
+function here(row, photo, size) {
+  const [left, top, right, bottom] = row.view;
+  const heat = svgImage(row.heat, size);
+  heat.setAttribute("class", "heat");
+  return svg("svg", { viewBox: `${left} ${top} ${right - left} ${bottom - top}`, "aria-hidden": "true" },
+    svgImage(photo, size), heat, row.outline ? outlined(row.outline, row.colour, row.dashed) : null);
 }
 
-function chips(row, mark) {
-  const chip = (text, properties = {}) => html("span", { class: "chip", ...properties }, text);
-  const where = row.part_from === "image" ? "its region lies on it in this image" : "its training patch shows it";
+/** The part of a training image that it looks like, enlarged. */
+function patch(row) {
+  if (!row.patch) return html("div", { class: "patch" }, html("span", { class: "quiet small" }, "no image"));
+  const { image, width, height, outline } = row.patch;
+  return html("div", { class: "patch", title: row.source ? `from ${row.source.image}` : null },
+    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The training patch of prototype ${row.prototype}` },
+      svgImage(image, width, height), outline ? outlined(outline, row.colour, row.dashed) : null));
+}
+
+function chips(row, mark, { heads }) {
+  const chip = (properties, ...content) => html("span", { class: "chip", ...properties }, ...content);
+  const whole = (share) => `${Math.floor(100 * share + 1e-9)} %`;
   return html("div", { class: "chips" },
-    chip(`prototype ${row.prototype}`),
-    withHeads ? chip(`head ${row.head}`) : null,
-    row.part ? chip(row.part, { title: where }) : null,
-    row.own ? (row.of.length > 1 ? chip(`shared by ${row.of.length} classes`, { title: row.of.join(", ") }) : null) : chip(`of ${row.of.join(", ")}`),
-    row.background ? chip("background", { class: "chip warn", title: "less than half of it lies on the object" }) : null,
+    chip({}, key(row.colour), heads > 1 ? `head ${row.head} · ` : "", `prototype ${row.prototype}`),
+    row.part ? chip({ title: "the parts that it is on, with the share of the measured images in which it is" }, row.part) : null,
+    row.here ? chip({ title: "the part that its region covers most of in this image" }, `here ${row.here}`) : null,
+    row.foreground !== null ? chip({ title: "share of the outlined region that lies on the object" }, `${whole(row.foreground)} on the object here`) : null,
+    row.own ? (row.of.length > 1 ? chip({ title: row.of.join(", ") }, `shared by ${row.of.length} classes`) : null) : chip({}, `of ${row.of.join(", ")}`),
+    row.background ? chip({ class: "chip warn", title: "mean over the measured images" }, `background: ${whole(row.on_object)} on the object`) : null,
     html("span", { class: "chip warn off-chip" }, "switched off"), mark);
 }

@@ -9,7 +9,7 @@ export function startExamples(total, choose) {
   let first = 0;
   let chosen = null;
   const list = byId("examples");
-  if (!total) return { mark() {} };
+  if (!total) return { mark() {}, first: async () => null };
 
   function mark(index) {
     chosen = index;
@@ -34,5 +34,10 @@ export function startExamples(total, choose) {
   byId("earlier").addEventListener("click", () => { first = Math.max(0, first - COUNT); load(); });
   byId("later").addEventListener("click", () => { first += COUNT; load(); });
   load();
-  return { mark };
+  /** The image that the page opens with. */
+  async function firstOne() {
+    const found = await get("/api/examples?count=1");
+    return found.examples.length ? found.examples[0].index : null;
+  }
+  return { mark, first: firstOne };
 }

@@ -5,7 +5,7 @@ import { breakable, byId, html, percent } from "/static/dom.js";
 import { ClassCard, strongest } from "/static/evidence.js";
 import { startExamples } from "/static/examples.js";
 import { listMarks } from "/static/marks.js";
-import { pin, showFile, showImage } from "/static/stage.js";
+import { isPinned, pin, point, showFile, showImage } from "/static/stage.js";
 
 const LARGEST = 10 * 2 ** 20;
 const state = { about: null, classes: [], off: new Set(), marks: new Map(), answer: null };
@@ -21,7 +21,9 @@ const actions = {
   onMark: (prototype, note) => changeMarks(() => api.putMark(prototype, note)),
   onUnmark: (prototype) => changeMarks(() => api.removeMark(prototype)),
   noteOf: (prototype) => state.marks.get(prototype),
+  point, pin, isPinned,
 };
+const facts = { size: Number(document.body.dataset.size), heads: Number(document.body.dataset.heads) };
 
 // --- asking -------------------------------------------------------------------------------------------------------
 
@@ -71,6 +73,9 @@ function show(answer) {
   const label = answer.image.label;
   byId("truth").textContent = label === null ? "" : label === answer.predicted ? "✓ as it is labelled" : `✗ labelled ${names[label]}`;
   byId("truth").className = label === null ? "small" : label === answer.predicted ? "small right" : "small wrong";
+  const warning = answer.classes.find((one) => one.index === answer.predicted)?.warning;
+  byId("warning").hidden = !warning;
+  byId("warning").textContent = warning ? `${warning[0].toUpperCase()}${warning.slice(1)}.` : "";
   byId("switches").classList.toggle("active", answer.switched_off.length > 0);
   byId("reset").disabled = answer.switched_off.length === 0;
   byId("switched").textContent = switchedText(answer, changed);
@@ -101,7 +106,7 @@ function showClasses(answer) {
   const most = strongest(answer.classes);
   const photo = answer.image.url;
   if (cards.length !== answer.classes.length || !cards.every((card, place) => card.fits(answer.classes[place], photo))) {
-    cards = answer.classes.map((evidence) => new ClassCard(evidence, photo, actions));
+    cards = answer.classes.map((evidence) => new ClassCard(evidence, photo, actions, facts));
     byId("classes").replaceChildren(...cards.map((card) => card.element));
   }
   cards.forEach((card, place) => card.update(answer.classes[place], most));
@@ -133,7 +138,7 @@ function showMarks({ marks }) {
 
 // --- ways in ------------------------------------------------------------------------------------------------------
 
-const { mark } = startExamples(Number(document.body.dataset.examples), (index) => {
+const { mark, first } = startExamples(Number(document.body.dataset.examples), (index) => {
   history.replaceState(null, "", `#example=${index}`);
   begin({ example: index });
 });
@@ -186,7 +191,8 @@ async function start() {
   byId("example-class")?.append(...options());
   showMarks(marks);
   const wanted = /^#example=(\d+)$/.exec(location.hash);
-  if (wanted) { mark(Number(wanted[1])); await begin({ example: Number(wanted[1]) }); }
+  const example = wanted ? Number(wanted[1]) : await first();
+  if (example !== null && state.about === null) { mark(example); await begin({ example }); }
   document.body.dataset.ready = "true";
 }
 

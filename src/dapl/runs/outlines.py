@@ -1,0 +1,112 @@
+"""Outlines of regions as short texts, the path data of SVG: what every page and figure draws instead of a box."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+POINTS = 48
+"""Points per closed line, at most: enough for a smooth line at the size of a page."""
+_LEAST = 8
+"""Points of the shortest line that is drawn: anything shorter is a speck of two or three pixels."""
+_SMOOTHED = 4
+"""Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels."""
+
+_FINE = 160
+"""Images of this many pixels per side are outlined at half their resolution."""
+
+Line = list[tuple[float, float]]
+"""Points (x, y) of one closed line."""
+
+
+def outline_of(region: np.ndarray, box: Sequence[int] | None = None) -> str | None:
+    """The outline of a region (bool H×W) in its own pixels; None where there is none.
+
+    Args:
+        region: which pixels belong to it.
+        box: left, top, right and bottom of the region where they are known, which saves looking at the whole image.
+
+    Example:
+        >>> square = np.zeros((8, 8), dtype=bool)
+        >>> square[2:6, 2:6] = True
+        >>> [len(line) for line in lines_of(outline_of(square) or "")]
+        [8]
+    """
+    from contourpy import LineType, contour_generator
+
+    left, top, right, bottom = (0, 0, region.shape[1], region.shape[0]) if box is None else box
+    step = 2 if region.shape[1] >= _FINE else 1  # of every second pixel: a quarter of the work, and nobody sees it
+    inside = region[top:bottom:step, left:right:step]
+    ground = np.zeros((inside.shape[0] + 2, inside.shape[1] + 2), dtype=np.float32)
+    ground[1:-1, 1:-1] = inside
+    found = contour_generator(z=ground, name="serial", line_type=LineType.Separate).lines(0.5)
+    corner = (left - 0.5 * step, top - 0.5 * step)
+    lines = [_smooth(np.asarray(line)) for line in found if line is not None and len(line) > _LEAST]
+    return path_of([line * step + corner for line in lines]) if lines else None
+
+
+def _smooth(line: np.ndarray) -> np.ndarray:
+    """A closed line (n×2, the first point once more at its end) with fewer points and without the stairs of pixels."""
+    line = line[:-1]
+    step = max(2, -(-len(line) // POINTS))
+    if len(line) < 2 * step * _SMOOTHED:
+        return line[::step]
+    around = np.concatenate((line, line[: _SMOOTHED - 1]))
+    total = around[_SMOOTHED - 1 :].copy()
+    for shift in range(1, _SMOOTHED):
+        total += around[_SMOOTHED - 1 - shift : len(around) - shift]
+    return total[::step] / _SMOOTHED
+
+
+def path_of(lines: Sequence[Sequence[Sequence[float]] | np.ndarray]) -> str:
+    """Closed lines as the path data of SVG.
+
+    >>> path_of([[(0, 0), (4, 0), (4, 2.5)]])
+    'M0 0L4 0 4 2.5Z'
+    """
+
+    def text(line: Sequence[Sequence[float]] | np.ndarray) -> str:
+        values = np.round(np.asarray(line, dtype=float).ravel(), 1).tolist()
+        return " ".join(map(str, values)).replace(".0", "").replace(" ", "L", 2).replace("L", " ", 1)
+
+    return "".join(f"M{text(line)}Z" for line in lines)
+
+
+def lines_of(path: str) -> list[Line]:
+    """The closed lines of an outline.
+
+    >>> lines_of("M0 0L4 0 4 2.5Z")
+    [[(0.0, 0.0), (4.0, 0.0), (4.0, 2.5)]]
+    """
+    lines = []
+    for part in path.split("Z")[:-1]:
+        values = [float(value) for value in re.split(r"[ ML]+", part) if value]
+        lines.append(list(zip(values[::2], values[1::2], strict=True)))
+    return lines
+
+
+def main_bounds(path: str) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the largest closed line: what a close-up of a scattered region shows.
+
+    >>> main_bounds("M0 0L4 0 4 2.5ZM9 9L9.5 9 9.5 9.5Z")
+    (0, 0, 4, 3)
+    """
+
+    def bounds(line: Line) -> tuple[float, float, float, float]:
+        across, down = zip(*line, strict=True)
+        return min(across), min(down), max(across), max(down)
+
+    left, top, right, bottom = max(map(bounds, lines_of(path)), key=lambda b: (b[2] - b[0]) * (b[3] - b[1]))
+    return math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
+
+
+def moved(path: str, left: float, top: float, scale: float = 1.0) -> str:
+    """The same outline in a cut of the image that begins at (left, top), enlarged by ``scale``.
+
+    >>> moved("M10 10L14 10 14 12Z", 10, 10, 2)
+    'M0 0L8 0 8 4Z'
+    """
+    return path_of([[((x - left) * scale, (y - top) * scale) for x, y in line] for line in lines_of(path)])
