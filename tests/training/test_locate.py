@@ -21,6 +21,7 @@ from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training import losses
+from dapl.training.feature_foreground import feature_foreground
 from dapl.training.locate import LocateObjective
 from dapl.training.projection import set_to_class_means
 from dapl.training.trainer import train
@@ -103,17 +104,28 @@ def test_features_and_images_give_the_same_terms() -> None:
         torch.testing.assert_close(value, from_features[name])
     weights = LossConfig().locate
     total = from_images["cross_entropy"] + sum(
-        getattr(weights, name) * from_images[name] for name in type(weights).model_fields
+        getattr(weights, name) * from_images[name] for name in type(weights).model_fields if name in from_images
     )
     torch.testing.assert_close(from_images["total"], total)
 
 
-def test_without_masks_there_is_no_foreground_term() -> None:
+def test_commitment_by_loop() -> None:
+    cosines = torch.rand(B, 5, N, generator=torch.Generator().manual_seed(3))
+    labels = torch.tensor([4, 0, 4])
+    expected = sum(1 - float(cosines[b, labels[b], n]) for b in range(B) for n in range(N)) / (B * N)
+    assert losses.commitment(cosines, labels).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_masks_the_features_tell_the_object_or_nothing_does() -> None:
     backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False).eval()
     model = Parts(backbone, classes=3, heads=2, head_dim=4, crop_size=32).requires_grad_(False)
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
-    terms = LocateObjective(model, LossConfig())(Batch(torch.arange(2), torch.tensor([0, 1]), images=images))
-    assert "foreground" not in terms
+    batch = Batch(torch.arange(2), torch.tensor([0, 1]), images=images)
+    assert "foreground" not in LocateObjective(model, LossConfig())(batch)
+    by_features = feature_foreground([backbone(images)])
+    term = LocateObjective(model, LossConfig(), by_features)(batch)["foreground"]
+    of_object = 1 - model.locator(backbone(images))[:, -1]
+    torch.testing.assert_close(term, losses.coverage_of_object(of_object, by_features(backbone(images))))
 
 
 def test_the_prototypes_are_training_crops_in_the_end(trained: Callable[[str], Path]) -> None:

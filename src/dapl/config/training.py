@@ -40,6 +40,11 @@ class LocateConfig(Section):
 
     commitment: float = Field(0.8, ge=0, description="What a head sees lies near its centre of the image's class.")
     foreground: float = Field(3.0, ge=0, description="Heads and the rest are the object, all else is background.")
+    foreground_from: Literal["auto", "masks", "features"] = Field(
+        "auto",
+        description="What the object is: the masks of the data, or what stands out in the frozen features (their first "
+        "principal components); auto: masks where the data has them.",
+    )
     concentration: float = Field(
         8.0, ge=0, description="A head looks at one place: spatial variance of its map by the area of the object."
     )

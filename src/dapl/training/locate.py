@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from dapl.batches.sources import Batch, grid_masks
 from dapl.config import LossConfig
 from dapl.models.parts import Parts, pooled_under
 from dapl.training import losses
+from dapl.training.feature_foreground import FeatureForeground
 
 
 class LocateObjective(nn.Module):
@@ -18,28 +21,29 @@ class LocateObjective(nn.Module):
     that tell classes apart, and with head dropout each of them has to. The other terms say what a map of parts is.
     """
 
-    def __init__(self, model: Parts, weights: LossConfig) -> None:
+    def __init__(self, model: Parts, weights: LossConfig, foreground: FeatureForeground | None = None) -> None:
+        """``foreground``: what tells the object by the features, in place of the masks of the batches."""
         super().__init__()
-        self.model, self.weights = model, weights.locate
+        self.model, self.weights, self.foreground = model, weights.locate, foreground
 
     def forward(self, batch: Batch, negatives: Tensor | None = None) -> dict[str, Tensor]:
         model, weights = self.model, self.weights
-        maps, cosines = self._look(self._stages(batch))
+        stages = self.stages(batch)
+        maps, cosines = self._look(stages)
         heads, of_object = maps[:, : model.heads], 1 - maps[:, -1]
-        masks = None if batch.masks is None else grid_masks(batch.masks, heads.shape[-2:])
+        masks = self._masks(batch, stages, heads.shape[-2:])
         area = (of_object.detach() if masks is None else masks).mean((1, 2))
-        own = cosines[torch.arange(len(cosines), device=cosines.device), batch.labels]
         logits = self._logits(cosines, batch.labels.device)
         terms = {"cross_entropy": losses.cross_entropy(logits, batch.labels)}
         weighted = [(1.0, terms["cross_entropy"])]
         optional = {
-            "commitment": (weights.commitment, lambda: (1 - own).mean()),
+            "commitment": (weights.commitment, lambda: losses.commitment(cosines, batch.labels)),
             "concentration": (weights.concentration, lambda: losses.concentration(heads, area)),
             "balance": (weights.balance, lambda: losses.imbalance_of_heads(heads)),
             "balance_in_image": (weights.balance_in_image, lambda: losses.imbalance_of_heads(heads, in_image=True)),
             "equivariance": (
                 weights.equivariance,
-                lambda: losses.equivariance(maps, model.locator(self._stages(batch, mirrored=True))),
+                lambda: losses.equivariance(maps, model.locator(self.stages(batch, mirrored=True))),
             ),
         }
         if masks is not None:
@@ -51,12 +55,19 @@ class LocateObjective(nn.Module):
         terms["accuracy"] = (logits.argmax(1) == batch.labels).float().mean()
         return {"total": torch.stack([weight * term for weight, term in weighted]).sum(), **terms}
 
+    def _masks(self, batch: Batch, stages: tuple[Tensor, ...], grid: Sequence[int]) -> Tensor | None:
+        """B×H×W, the object on the grid of the maps, or None where nothing tells it."""
+        if self.foreground is not None:
+            with torch.no_grad():
+                return self.foreground(stages)
+        return None if batch.masks is None else grid_masks(batch.masks, grid)
+
     def draw_negatives(self, generator: torch.Generator) -> None:
         """None: nothing is contrasted here."""
 
     def logits(self, batch: Batch) -> Tensor:
         """B×C of the scout, with all heads."""
-        _, cosines = self._look(self._stages(batch))
+        _, cosines = self._look(self.stages(batch))
         return self.model.scout.scale * cosines.sum(2)
 
     def _look(self, stages: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -70,7 +81,8 @@ class LocateObjective(nn.Module):
         stays = (torch.rand(len(cosines), 1, model.heads, device=device) >= model.head_dropout).to(cosines)
         return model.scout.scale * model.heads * (cosines * stays).sum(2) / stays.sum(2).clamp_min(1)
 
-    def _stages(self, batch: Batch, mirrored: bool = False) -> tuple[Tensor, ...]:
+    def stages(self, batch: Batch, mirrored: bool = False) -> tuple[Tensor, ...]:
+        """The features of the backbone, each stage by itself, of the images or of their mirror images."""
         features: tuple[Tensor, ...] | None = batch.mirrored if mirrored else batch.features
         if features is not None:
             return features

@@ -127,6 +127,18 @@ def coverage_of_object(covered: Tensor, masks: Tensor) -> Tensor:
     return F.binary_cross_entropy(covered.float().clamp(1e-6, 1 - 1e-6), masks.float())
 
 
+def commitment(cosines: Tensor, labels: Tensor) -> Tensor:
+    """mean over x and h of 1 − cos(V_h·ĝ_h(x), c_{y,h}), y the class of x: a head sees the same thing in a class.
+
+    Shapes: cosines B×C×N of the scout, labels B.
+
+    >>> commitment(torch.tensor([[[1.0, 0.5], [0.0, 0.0]]]), torch.tensor([0]))
+    tensor(0.2500)
+    """
+    own = cosines[torch.arange(len(cosines), device=cosines.device), labels]
+    return (1 - own).mean()
+
+
 SMALLEST_AREA = 0.02
 """Share of an image below which an object counts as this large, so that no speck decides a step."""
 

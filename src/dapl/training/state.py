@@ -18,7 +18,7 @@ from dapl.batches.sources import Batch, in_order
 from dapl.common.errors import DaplError
 from dapl.common.files import expand_path, write_json
 from dapl.common.progress import Reporter
-from dapl.config import Config, FitStage, LastLayerStage, Stage
+from dapl.config import Config, FitStage, LastLayerStage, LocateStage, Stage
 from dapl.data.build import InMemorySplits
 from dapl.models.build import build_model
 from dapl.models.protopnet import ProtoPNet
@@ -270,4 +270,10 @@ def _check_data(config: Config, run_data: RunData) -> None:
         raise DaplError(
             "loss.foreground.weight: the data has no foreground masks, so the foreground loss cannot be computed; "
             "set it to 0 or add masks."
+        )
+    locate = config.loss.locate
+    locates = any(isinstance(stage, LocateStage) for stage in config.schedule) and locate.foreground
+    if locates and locate.foreground_from == "masks" and not run_data.splits.train.has_masks:
+        raise DaplError(
+            "loss.locate.foreground_from: the data has no foreground masks; set it to features, or add masks."
         )

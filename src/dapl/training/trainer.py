@@ -41,6 +41,7 @@ from dapl.processes.launch import launch
 from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
+from dapl.training.feature_foreground import SAMPLE, FeatureForeground, feature_foreground
 from dapl.training.locate import LocateObjective
 from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection, set_to_class_means
@@ -147,11 +148,32 @@ class Trainer(RunState):
         if isinstance(stage, LocateStage):
             assert isinstance(self.model, Parts)
             locating = LocateObjective(self.model, self.config.loss)
+            locating.foreground = self._feature_foreground(stage, locating)
             return self._to_locate(stage, "train"), locating, lambda: self._validate_locating(stage, locating)
         objective = Objective(self.model, self.config.loss)
         if {"backbone", "locator"} & stage.learning_rates.keys():
             return self.run_data.images("train", stage.augment), objective, self._validate
         return self.run_data.source("train", self.model, stage.augment), objective, self._validate
+
+    def _feature_foreground(self, stage: LocateStage, objective: LocateObjective) -> FeatureForeground | None:
+        """What tells the object by the features; None where masks do, or where nothing asks for it."""
+        weights, has_masks = self.config.loss.locate, self.run_data.dataset("train").has_masks
+        by_masks = weights.foreground_from == "masks" or (weights.foreground_from == "auto" and has_masks)
+        if by_masks or not weights.foreground:
+            return None
+        if "backbone" in stage.learning_rates:
+            raise DaplError(
+                "loss.locate.foreground_from: the foreground is told by features that stay as they are; give masks, or "
+                "take the backbone out of the learning rates of locate."
+            )
+        # Every process looks at the same images, so that all have the same foreground.
+        source = self._to_locate(stage, "train")
+        sample = torch.arange(0, len(source), math.ceil(len(source) / SAMPLE))
+        batches = source.batches(sample.split(self.config.runtime.evaluation_batch))
+        self.model.eval()
+        self.reporter.line("  the object is told by the features" + ("" if has_masks else ": the data has no masks"))
+        with torch.no_grad():
+            return feature_foreground([objective.stages(batch.to(self.processes.device)) for batch in batches])
 
     def _to_locate(self, stage: LocateStage, split: Split) -> BatchSource:
         """Features of the backbone alone, of both views, or images where it learns."""
