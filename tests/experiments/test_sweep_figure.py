@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.container import ErrorbarContainer
 from PIL import Image
 
 from dapl.common.tables import mean_and_deviation
-from dapl.experiments.sweep_figure import Axis, draw_results, one_sweep, side_by_side
+from dapl.experiments.sweep_figure import Axis, draw_results, one_sweep, side_by_side, taken_apart
 from dapl.experiments.sweep_results import PanelResult, Point
 from dapl.experiments.sweep_space import Choices, Dimension, Interval, Panel, Values
 
@@ -75,6 +76,27 @@ def test_labels_that_would_run_into_each_other_are_left_out() -> None:
     figure = one_sweep(result(Choices("a", (1, 2, 3, 50, 90))), "", "validation")
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels == ["1", "", "", "50", "90"]
+
+
+def test_taken_apart_a_row_is_a_change(tmp_path: Path) -> None:
+    whole, bare = (point({"loss.cluster": value}, level) for value, level in ((0.4, 0.5), (0.0, 0.3)))
+    whole, bare = replace(whole, runs=("base",)), replace(bare, runs=("off",))
+    term = PanelResult(
+        Panel("without_cluster", "cluster", (Choices("loss.cluster", (0.0, 0.4)),), {}), (bare, whole), (), 2, 2, 0
+    )
+    heads = (replace(point({"model.heads": n}, 0.1 * n), runs=("base" if n == 5 else str(n),)) for n in (3, 5))
+    number = PanelResult(Panel("heads", "", (Choices("model.heads", (3, 5)),), {}), tuple(heads), (), 2, 2, 0)
+    figure = taken_apart([term, number], "caption", "validation")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "as it is",
+        "without cluster",
+        "$N$ = 3",
+    ]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["accuracy (%)", "Coverage", "Diversity"]
+    for axes, factor in zip(figure.axes, (100, 1, 1), strict=True):
+        places = [container.lines[0].get_xdata()[0] for container in axes.containers]
+        assert np.allclose(places, factor * np.array([0.55, 0.35, 0.35]))
+    assert [path.name for path in draw_results(tmp_path, [term, number], "caption")] == ["sweep.png"]
 
 
 def test_side_by_side_a_column_is_a_sweep() -> None:

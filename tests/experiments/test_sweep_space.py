@@ -137,7 +137,7 @@ def test_names_that_cannot_be_folders_stay_apart(base: Base) -> None:
 
 def test_the_paper_s_ablations(base: Base) -> None:
     panels = {panel.name: panel for panel in panels_of("paper", base)}
-    assert tuple(panels) == ABLATIONS[:-1]
+    assert tuple(panels) == ABLATIONS[:-2]
     assert panels["head_dim"].dimensions == (Choices("model.head_dim", (8, 16, 32)),)
     assert panels["fg_weight"].fixed == {"loss.foreground.threshold": 0.3}
     assert panels["fg_threshold"].fixed == {"loss.foreground.weight": 20.0}
@@ -149,8 +149,35 @@ def test_the_paper_s_ablations(base: Base) -> None:
     config = base.config()
     shared = run_name({**panels["fg_weight"].fixed, "loss.foreground.weight": 20.0}, config, 0)
     assert shared == run_name({**panels["fg_threshold"].fixed, "loss.foreground.threshold": 0.3}, config, 0)
-    for name in ABLATIONS[:-1]:
+    for name in ABLATIONS[:-2]:
         assert panels_of(name, base) == [panels[name]]
+
+
+def test_parts_is_taken_apart(base: Base, tmp_path: Path) -> None:
+    """Every weight of the config that is not 0 is turned off once; the config itself is one run for all panels."""
+    file = Path(__file__).parents[2] / "configs" / "cub20" / "parts.yaml"
+    ours = Base.read(file, {"loss.locate.balance": 0})
+    panels = {panel.name: panel for panel in panels_of("parts", ours)}
+    weights = [name for name, value in ours.config().loss.locate.model_dump().items() if isinstance(value, float)]
+    assert set(panels) == {f"without_{name}" for name in weights if name != "balance"} | {
+        "without_cluster",
+        "without_head_dropout",
+        "heads",
+        "head_dim",
+        "evidence",
+    }
+    config = ours.config()
+    for name, panel in panels.items():
+        (dimension,) = panel.dimensions
+        assert isinstance(dimension, Choices)
+        if name.startswith("without_"):
+            assert dimension.values == (0.0, value_of(config, dimension.field))
+            assert run_name({dimension.field: dimension.values[1]}, config, 0) == "base,seed=0"
+    assert panels["heads"].dimensions == (Choices("model.heads", (5, 10, 15)),)
+    assert panels["head_dim"].dimensions == (Choices("model.head_dim", (16, 32, 64)),)
+    assert panels["evidence"].dimensions == (Choices("model.evidence", ("crop", "map")),)
+    with pytest.raises(DaplError, match=r"--ablation parts: takes the system parts apart, and .* is of dapl; give"):
+        panels_of("parts", base)
 
 
 @pytest.mark.parametrize(

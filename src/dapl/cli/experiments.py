@@ -82,7 +82,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     ("config", Path, "YAML config, e.g. configs/cub20.yaml"),
     ("--grid FIELD=V,V,…", [], "values of a field, e.g. loss.contrast.weight=0,0.1; several: all combinations"),
     ("--search FIELD=log:LOW:HIGH", [], "an interval to search in, log:0.1:20 or uniform:0:1"),
-    ("--ablation NAME", str, "contrast, fg_weight, fg_threshold, head_dim, paper (all four), or a YAML file"),
+    ("--ablation NAME", str, "contrast, fg_weight, fg_threshold, head_dim, paper (all four), parts, or a YAML file"),
     ("--sampler grid|tpe", str, "grid: every combination; tpe: where good points are likely (default with --search)"),
     ("--trials N", int, "points that tpe draws (default: 20)"),
     ("--sampler-seed N", 0, "seed of tpe"),

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLoca
 from dapl.common.tables import Spread
 from dapl.experiments.comparison_figures import new_figure, save_figure
 from dapl.experiments.sweep_results import PanelResult, Point
-from dapl.experiments.sweep_space import Interval, show
+from dapl.experiments.sweep_space import WITHOUT, Interval, show
 from dapl.metrics.registry import NUMBERS
 
 _BLUE, _ORANGE, _GREEN, _INK, _SOFT = "#1f5fa8", "#d1672b", "#3a8f5c", "#222222", "#8a8a8a"
@@ -30,6 +30,8 @@ _SYMBOLS = {
     "loss.foreground.weight": r"$\lambda_\mathrm{fg}$",
     "loss.foreground.threshold": r"$\tau_\mathrm{bg}$",
     "model.head_dim": r"$D_1$",
+    "model.heads": r"$N$",
+    "model.evidence": "evidence",
 }
 _LINES = ("#1f5fa8", "#d1672b", "#3a8f5c", "#8a4fa3", "#b8860b", "#4a4a4a")
 _ERRORBAR: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 2.2}
@@ -43,7 +45,9 @@ def draw_results(folder: Path, results: Sequence[PanelResult], caption: str, spl
     ending = "" if split == "validation" else f"-{split}"
     drawn = [result for result in results if any(getattr(point, split) for point in result.points)]
     figures: dict[str, Figure] = {}
-    if len(results) == 1 and drawn:
+    if any(result.panel.name.startswith(WITHOUT) for result in drawn):
+        figures[f"sweep{ending}.png"] = taken_apart(drawn, caption, split)
+    elif len(results) == 1 and drawn:
         figures[f"sweep{ending}.png"] = one_sweep(drawn[0], caption, split)
     elif drawn:
         in_paper = [result for result in drawn if result.panel.name in PAPER_PANELS]
@@ -103,6 +107,52 @@ def side_by_side(results: Sequence[PanelResult], caption: str, split: str) -> Fi
     figure.legend(*zip(*handles, strict=True), loc="outside lower right", ncols=3, frameon=False, fontsize=8.5)
     figure.text(0.01, 0.022, caption, fontsize=7, color=_SOFT, va="bottom")
     return figure
+
+
+def taken_apart(results: Sequence[PanelResult], caption: str, split: str) -> Figure:
+    """A row for the config as it is and one for each change of it, a column per number; the line is the config's."""
+    whole, changes = _changes(results)
+    metrics = [*_METRICS, ("part_identity", "part identity", _LINES[3], "D")]
+    metrics = [entry for entry in metrics if any(_spread(point, entry[0], split) for point in changes.values())]
+    figure = new_figure(1.6 + 1.75 * len(metrics), 0.9 + 0.24 * len(changes))
+    columns = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
+    for place, (name, label, colour, mark) in zip(columns, metrics, strict=True):
+        factor = 100 if NUMBERS[name].percent else 1
+        for height, point in enumerate(changes.values()):
+            if spread := _spread(point, name, split):
+                deviation = factor * spread.deviation if spread.deviation else None
+                options = _ERRORBAR | {"linestyle": ""}
+                place.errorbar(factor * spread.mean, height, xerr=deviation, color=colour, marker=mark, **options)
+        if whole is not None and (spread := _spread(whole, name, split)):
+            place.axvline(factor * spread.mean, color=_SOFT, linewidth=0.8, zorder=0)
+        _style(place)
+        place.xaxis.set_major_locator(MaxNLocator(4))
+        place.grid(axis="x", color="#e6e6e6", linewidth=0.6)
+        place.set_xlabel(label, fontsize=8.5)
+    columns[0].yaxis.set_major_locator(FixedLocator(list(range(len(changes)))))
+    columns[0].set_yticklabels(list(changes), fontsize=8)
+    columns[0].set_ylim(len(changes) - 0.5, -0.5)
+    figure.text(0.01, 0.012, caption, fontsize=7, color=_SOFT, va="bottom")
+    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # type: ignore[union-attr]
+    return figure
+
+
+def _changes(results: Sequence[PanelResult]) -> tuple[Point | None, dict[str, Point]]:
+    """The point of the config as it is, and the points by what was changed, that one first."""
+    whole, found = None, dict[str, Point]()
+    for result in results:
+        field = result.panel.fields()[0]
+        without = result.panel.name.startswith(WITHOUT)
+        for point in result.points:
+            value = point.values[field]
+            if without and value:
+                whole = point
+            else:
+                named = f"without {result.panel.title}" if without else f"{_SYMBOLS.get(field, field)} = {show(value)}"
+                found[named] = point
+    if whole is None:
+        return None, found
+    return whole, {"as it is": whole} | {name: point for name, point in found.items() if point.runs != whole.runs}
 
 
 @dataclass(frozen=True)

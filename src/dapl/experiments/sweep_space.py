@@ -257,7 +257,9 @@ def show(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else _word(value)
 
 
-ABLATIONS = ("contrast", "fg_weight", "fg_threshold", "head_dim", "paper")
+ABLATIONS = ("contrast", "fg_weight", "fg_threshold", "head_dim", "paper", "parts")
+WITHOUT = "without_"
+"""Panels whose name starts so compare a weight of 0 with that of the config."""
 
 _DAPL = {"loss.foreground.weight": 0.0}
 """The paper's DAPL without FG."""
@@ -286,6 +288,27 @@ _PAPER: dict[str, dict[str, Any]] = {
 }
 
 
+def _ablation_of_parts(base: Base) -> dict[str, dict[str, Any]]:
+    """Ours taken apart: each term that it learns by off, how many heads, how wide, and what a head sees."""
+    config = base.config()
+    if config.model.system != "parts":
+        raise DaplError(
+            f"--ablation parts: takes the system parts apart, and {base.source} is of {config.model.system}; give "
+            "e.g. configs/cub20/parts.yaml."
+        )
+    weights = {f"loss.locate.{name}": value for name, value in config.loss.locate.model_dump().items()}
+    weights |= {"loss.cluster": config.loss.cluster, "model.head_dropout": value_of(config, "model.head_dropout")}
+    found: dict[str, dict[str, Any]] = {}
+    for field, weight in weights.items():
+        if isinstance(weight, float) and weight:
+            name = field.rpartition(".")[2]
+            found[WITHOUT + name] = {"title": name.replace("_", " "), "grid": {field: [0.0, weight]}}
+    found["heads"] = {"title": "Number of heads", "grid": {"model.heads": [5, 10, 15]}}
+    found["head_dim"] = {"title": "Width of a head", "grid": {"model.head_dim": [16, 32, 64]}}
+    found["evidence"] = {"title": "What a head sees", "grid": {"model.evidence": ["crop", "map"]}}
+    return found
+
+
 def panels_of(ablation: str, base: Base) -> list[Panel]:
     """One of `ABLATIONS`, or a YAML file such as those in configs/sweeps."""
     if ablation.endswith((".yaml", ".yml")):
@@ -296,8 +319,9 @@ def panels_of(ablation: str, base: Base) -> list[Panel]:
         return [_panel(path, name, entry, base) for name, entry in entries.items()]
     if ablation not in ABLATIONS:
         raise DaplError(f"--ablation: '{ablation}' is not known{nearest(ablation, ABLATIONS)}")
-    names = _PAPER if ablation == "paper" else (ablation,)
-    return [_panel(None, name, _PAPER[name], base) for name in names]
+    entries = _ablation_of_parts(base) if ablation == "parts" else _PAPER
+    names = entries if ablation in ("paper", "parts") else (ablation,)
+    return [_panel(None, name, entries[name], base) for name in names]
 
 
 def _panel(path: Path | None, name: str, entry: Any, base: Base) -> Panel:
