@@ -19,6 +19,8 @@ from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 
+from ..conftest import TINY_RUN, TINY_SYSTEMS
+
 pytestmark = pytest.mark.slow
 
 # 24 images, of which 21 are trained on: an odd number, so that the shares of two processes are never the same.
@@ -94,6 +96,22 @@ def test_the_same_weights_give_the_same_projection_and_pruning(
         assert alone["name"] == together["name"]
         assert alone.get("removed") == together.get("removed")
         assert alone.get("ungrounded") == together.get("ungrounded")
+
+
+def test_parts_learn_in_two_processes(configured: Callable[..., Config], folder: Path) -> None:
+    """Prototypes that follow their sources have no gradient that a process could wait for.
+
+    Without dropout and balance, which are of a process's share of the batch, a step is the step of one process.
+    """
+    fields = TINY_RUN | TINY_SYSTEMS["parts"] | {"model.system": "parts", "model.head_dropout": 0.0}
+    fields |= {"loss.locate.balance": 0.0, "loss.locate.foreground_from": "features"}
+    one, two = (
+        train(configured(fields | {"runtime.devices": devices}), folder / f"parts {devices}", quiet=True)
+        for devices in (1, 2)
+    )
+    for alone, together in zip(epochs_of(one), epochs_of(two), strict=True):
+        assert together["train"] == pytest.approx(alone["train"], rel=1e-3), alone["name"]
+    assert [line["image"] for line in one.read_prototypes()] == [line["image"] for line in two.read_prototypes()]
 
 
 def compare_prototypes(one: Run, two: Run) -> None:

@@ -133,7 +133,7 @@ def taken_apart(results: Sequence[PanelResult], caption: str, split: str) -> Fig
     columns[0].set_yticklabels(list(changes), fontsize=8)
     columns[0].set_ylim(len(changes) - 0.5, -0.5)
     figure.text(0.01, 0.012, caption, fontsize=7, color=_SOFT, va="bottom")
-    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # type: ignore[union-attr]
+    figure.set_layout_engine("constrained", rect=(0, 0.05, 1, 0.95))
     return figure
 
 

@@ -284,6 +284,8 @@ class Parts(PrototypeModel):
         if follow and not bool(self.sources.any()):
             raise DaplError("schedule: pointers need prototypes that were projected; put a project stage before.")
         self.pointing.fill_(follow)
+        if follow:  # they are not looked at: no process may wait for a gradient of theirs
+            self.prototypes.vectors.requires_grad_(False)
 
     def train(self, mode: bool = True) -> Parts:
         """As usual; when training ends, the prototypes are what their sources are embedded as now."""

@@ -108,8 +108,8 @@ class Trainer(RunState):
 
     def _fit(self, number: int, stage: GradientStage) -> None:
         optimizer = make_optimizer(self.model, stage)
-        if isinstance(stage, WarmUpStage):
-            self.model.follow_sources(stage.pointers)
+        # Where backbone or locator learn, what the prototypes were made of is no longer what the heads see.
+        self.model.follow_sources(isinstance(stage, WarmUpStage) and stage.pointers)
         if self.optimizer_state:
             restore_optimizer(optimizer, self.optimizer_state)
             self.optimizer_state = {}
