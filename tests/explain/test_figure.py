@@ -19,6 +19,8 @@ def test_heads_that_see_crops_are_shown_crop_beside_crop(trained: Callable[[str]
     assert found.with_crops
     rows = [row for evidence in found.classes for row in evidence.rows]
     assert all(row.cropped for row in rows)
+    for evidence in found.classes:  # one row per part, and no part twice
+        assert sorted(row.head for row in evidence.rows) == [0, 1, 2]
     row = rows[0]
     assert row.box is not None
     crop = found.close_up(row)
