@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image, ImageDraw
 
 from dapl.batches.run_data import RunData
@@ -182,7 +183,30 @@ def tiny_fields() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """``made_once(name, make)``: a folder that ``make`` filled, once for all processes that run tests.
+
+    Others read it at the same time: who wants to change it copies it.
+    """
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        folder, ready = shared / name, shared / f"{name}.ready"
+        with FileLock(shared / f"{name}.lock"):
+            if not ready.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # what a process left that did not come to an end
+                folder.mkdir()
+                make(folder)
+                ready.touch()
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def trained(made_once: Callable[..., Path]) -> Callable[[str], Path]:
     """``trained("dapl")``: the folder of a tiny run of that system, trained once for all tests; leave it as it is."""
     from dapl.models.build import SYSTEMS
     from dapl.training.trainer import train
@@ -191,22 +215,26 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     @cache
     def run_of(system: str) -> Path:
-        folder = tmp_path_factory.mktemp(system)
-        fields = {**TINY_RUN, "model.system": system, "cache.folder": str(folder / "cache"), **TINY_SYSTEMS[system]}
-        return train(load_config(None, fields), folder / "run", quiet=True).folder
+        def make(folder: Path) -> None:
+            fields = {**TINY_RUN, "model.system": system, "cache.folder": str(folder / "cache"), **TINY_SYSTEMS[system]}
+            train(load_config(None, fields), folder / "run", quiet=True)
+
+        return made_once(f"trained {system}", make) / "run"
 
     return run_of
 
 
 @pytest.fixture(scope="session")
-def evaluated(trained: Callable[[str], Path]) -> Callable[[str], Path]:
-    """``evaluated("dapl")``: the same folder with its numbers."""
+def evaluated(trained: Callable[[str], Path], made_once: Callable[..., Path]) -> Callable[[str], Path]:
+    """``evaluated("dapl")``: a copy of that folder with its numbers; leave it as it is."""
     from dapl.evaluation import evaluate
 
     @cache
     def measured(system: str) -> Path:
-        evaluate(trained(system), quiet=True)
-        return trained(system)
+        def make(folder: Path) -> None:
+            evaluate(shutil.copytree(trained(system), folder / "run"), quiet=True)
+
+        return made_once(f"evaluated {system}", make) / "run"
 
     return measured
 

@@ -16,15 +16,17 @@ from dapl.runs.loading import load_run
 
 
 @pytest.fixture(scope="session")
-def export_of(evaluated: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+def export_of(evaluated: Callable[[str], Path], made_once: Callable[..., Path]) -> Callable[[str, str], Path]:
     """``export_of("dapl", "hub")``: the folder in that format; leave it as it is."""
-    root = tmp_path_factory.mktemp("exported")
 
     @cache
-    def make(system: str, formats: str) -> Path:
-        return export_run(evaluated(system), root / formats / system, formats.split(","), quiet=True).folder
+    def exported(system: str, formats: str) -> Path:
+        def make(folder: Path) -> None:
+            export_run(evaluated(system), folder / "export", formats.split(","), quiet=True)
 
-    return make
+        return made_once(f"exported {system} {formats}", make) / "export"
+
+    return exported
 
 
 @pytest.fixture(params=sorted(SYSTEMS))

@@ -145,17 +145,37 @@ def test_the_model_is_left_as_it_is(own_run: Path) -> None:
         assert torch.equal(tensor, before[name][1])
 
 
-class Wrong(InferenceGraph):
-    """Logits are right for batches of two only, scores are a little off, maps are no numbers."""
+def spoil(right: Path, wrong: Path) -> None:
+    """The same file, but logits are right for batches of two only, scores a little off, and maps no numbers."""
+    model = onnx.load(str(right))
+    outputs = {output.name for output in model.graph.output}
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"right_{name}" if name in outputs else name for name in names]
+    constants = {"first": np.array(0), "two": np.float32([2]), "little": np.float32([2e-4])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
+    made = (
+        ("Shape", ["right_logits"], "shape", {}),
+        ("Gather", ["shape", "first"], "batch", {}),
+        ("Cast", ["batch"], "images_at_once", {"to": onnx.TensorProto.FLOAT}),
+        ("Div", ["two", "images_at_once"], "factor", {}),
+        ("Mul", ["right_logits", "factor"], "logits", {}),
+        ("Add", ["right_scores", "little"], "scores", {}),
+        ("Sub", ["right_maps", "right_maps"], "zero", {}),
+        ("Div", ["zero", "zero"], "maps", {}),
+    )
+    model.graph.node.extend(onnx.helper.make_node(kind, given, [name], **more) for kind, given, name, more in made)
+    onnx.save(model, str(wrong))
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        logits, scores, maps = super().forward(images)
-        return logits * (2 / images.shape[0]), scores + 2e-4, maps * (maps - maps) / (maps - maps)
 
-
-def test_a_file_that_differs_is_not_kept(own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load_run(own_run)
-    monkeypatch.setattr(onnx_file, "InferenceGraph", Wrong)
+def test_a_file_that_differs_is_not_kept(
+    evaluated: Callable[[str], Path],
+    export_of: Callable[[str, str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded, right = load_run(evaluated("dapl")), export_of("dapl", "onnx") / "model.onnx"
+    monkeypatch.setattr(onnx_file, "_trace", lambda graph, size, facts, path: spoil(right, path))
     folder = tmp_path / "out"
     with pytest.raises(DaplError, match=r"logits by .*, scores by 2\.\de-04, maps by inf"):
         write_onnx(folder / "model.onnx", loaded.model, images_of_test(loaded.config, 3), {})

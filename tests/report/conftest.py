@@ -15,12 +15,15 @@ CLASSES, TEST_IMAGES = 3, 5
 
 
 @pytest.fixture(scope="session")
-def reported(evaluated: Callable[[str], Path]) -> Callable[[str], tuple[Path, Report]]:
-    """``reported("dapl")``: folder of the run, evaluated, and its report."""
+def reported(
+    evaluated: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, Report]]:
+    """``reported("dapl")``: folder of the run, evaluated, and its report, which keeps its sums in the run."""
 
     @cache
     def report_of(system: str) -> tuple[Path, Report]:
-        return evaluated(system), collect(evaluated(system), quiet=True)
+        run = Path(shutil.copytree(evaluated(system), tmp_path_factory.mktemp("reported") / "run"))
+        return run, collect(run, quiet=True)
 
     return report_of
 
