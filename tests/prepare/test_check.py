@@ -260,3 +260,25 @@ def test_check_from_python(birds: Path) -> None:
     report = check(data_config(birds).data, quiet=True)
     assert isinstance(report, CheckReport)
     assert report.clean
+
+
+def test_masks_that_look_wrong_are_shown_and_are_no_fault(birds: Path, tmp_path: Path, checked: Callable) -> None:
+    masks = sorted((birds / "masks" / "train" / ROBIN).glob("*.png"))
+    speck, large, pieces = (np.zeros((48, 48), np.uint8) for _ in range(3))
+    speck[20:24, 20:24], large[:, 4:] = 255, 255
+    pieces[5:20, 5:20], pieces[28:43, 28:43] = 255, 255
+    for file, mask in zip(masks, (speck, large, pieces), strict=False):
+        Image.fromarray(mask).save(file)
+    code, said, found = checked(birds)
+    assert code == 0
+    assert "masks to look at: 3 of 12 (1 × a speck, 1 × more than half of the image, 1 × several pieces)" in said
+    assert said.rstrip().splitlines()[-1] == f"masks        {tmp_path / 'out' / 'masks.png'}"
+    assert {one["kind"] for one in found["doubts"].values()} == {"speck", "large", "pieces"}
+    with Image.open(tmp_path / "out" / "masks.png") as sheet:
+        assert sheet.size[0] >= 3 * 160
+    for file in (birds / "masks").rglob("*.png"):
+        Image.fromarray(large).save(file)
+    assert "masks: 12 of 12 hold more than half of their image" in checked(birds)[1]
+    shutil.rmtree(birds / "masks")
+    assert "doubts" in checked(birds)[2]
+    assert not (tmp_path / "out" / "masks.png").exists()

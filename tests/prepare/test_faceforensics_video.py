@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from dapl.common.errors import DaplError
 from dapl.masks.faces import hull_mask
-from dapl.masks.refine import Prompt
+from dapl.masks.prompt import Prompt
 from dapl.prepare.faceforensics_video import (
     Square,
     VideoError,
@@ -170,3 +171,34 @@ def test_without_pyav_the_message_names_the_extra(video: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(DaplError, match=r"pip install 'dapl\[faces\]'"):
         list(sampled_frames(video, 3))
+
+
+TURNS = {0: (1, 0, 0, 1), 90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}
+"""Degrees clockwise that a player turns the video by, and the upper left of the display matrix."""
+
+
+@pytest.mark.parametrize("degrees", TURNS)
+def test_a_video_that_was_filmed_on_its_side_is_turned_upright(degrees: int, tmp_path: Path) -> None:
+    """The upright image is red above and blue below; it is stored turned, and its header says how to turn it back."""
+    av = pytest.importorskip("av", reason="pip install 'dapl[faces]'")
+    upright = np.zeros((96, 64, 3), np.uint8)
+    upright[:48, :, 0], upright[48:, :, 2] = 255, 255
+    stored = np.ascontiguousarray(np.rot90(upright, degrees // 90))
+    file = tmp_path / "filmed.mp4"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.height, stream.width = stored.shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for _ in range(3):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(stored, format="rgb24")))
+        container.mux(stream.encode())
+    content = bytearray(file.read_bytes())
+    matrix = content.index(b"tkhd") + 44  # after version, times, track, duration, layer and volume
+    a, b, c, d = (value << 16 for value in TURNS[degrees])
+    content[matrix : matrix + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    file.write_bytes(content)
+    for frame in sampled_frames(file, 2):
+        assert frame.image is not None
+        assert frame.image.shape == upright.shape
+        assert np.abs(frame.image[8:40].mean((0, 1)) - (255, 0, 0)).max() < 30
+        assert np.abs(frame.image[56:88].mean((0, 1)) - (0, 0, 255)).max() < 30

@@ -302,5 +302,5 @@ def test_other_data_is_refused(tmp_path: Path, folder: Path, said: Callable) -> 
     assert code == 2
     assert "masks can be made for folder, coco and cub, not for toybirds" in text
     assert said(folder, "--limit", "0")[0] == 2
-    with pytest.raises(DaplError, match="a SAM model was given"):
+    with pytest.raises(DaplError, match="a model was given"):
         make_masks(FolderData(root=str(folder)), "grabcut", "some-model", quiet=True)

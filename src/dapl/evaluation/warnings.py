@@ -14,8 +14,9 @@ from dapl.evaluation.statistics import Number
 from dapl.metrics.naming import background_warning
 
 NOT_FINITE = "the model has weights that are not finite, so that it has no maps"
-FLAT_SHARE = 0.01
-"""Constant maps are named when they are at least this share of all: a single one is no reason to doubt a model."""
+FLAT_SHARE = 0.05
+"""Constant maps are named when they are at least this share of all: where a similarity may be 0, as in the system
+parts, a few prototypes that see nothing of theirs are no reason to doubt a model."""
 LEVEL = 0.05
 """Accuracy is that of chance when chance reaches it with at least this probability."""
 

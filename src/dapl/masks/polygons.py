@@ -68,3 +68,16 @@ def bounding_box(points: np.ndarray) -> Box:
     """The box around points (n×2)."""
     (x1, y1), (x2, y2) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
     return x1, y1, x2, y2
+
+
+def filled_box(box: Box | None, size: tuple[int, int]) -> np.ndarray:
+    """bool H×W: the pixels whose centre lies in ``box`` (XYXY); all of them where there is no box.
+
+    >>> filled_box((1, 0, 3, 1), (2, 4)).astype(int).tolist()
+    [[0, 1, 1, 0], [0, 0, 0, 0]]
+    """
+    if box is None:
+        return np.ones(size, bool)
+    rows, columns = np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5
+    x1, y1, x2, y2 = box
+    return ((rows >= y1) & (rows < y2))[:, None] & ((columns >= x1) & (columns < x2))[None, :]

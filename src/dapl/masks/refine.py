@@ -1,44 +1,24 @@
 """From a rough idea of where the object is to a mask of its pixels.
 
 - ``sam``: Segment Anything (Kirillov et al., 2023), from a local folder or the hub, through transformers;
+- ``rembg``: the object that stands out, without any idea of where it is (`dapl.masks.rembg`);
 - ``grabcut``: GrabCut (Rother et al., 2004), from OpenCV: colours inside against colours outside, no weights;
 - ``none``: the rough idea itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dapl.common.errors import DaplError, nearest
-from dapl.masks.polygons import Box, bounding_box
+from dapl.masks.polygons import Box, bounding_box, filled_box
+from dapl.masks.prompt import Prompt, Refiner
+from dapl.masks.rembg import RembgRefiner
 
-METHODS = ("sam", "grabcut", "none")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What is known of where the object is; any of them may be None."""
-
-    box: Box | None = None
-    points: np.ndarray | None = None
-    """n×2, (x, y) in pixels, all on the object."""
-    mask: np.ndarray | None = None
-    """bool H×W, a rough first guess."""
-
-
-class Refiner(Protocol):
-    """An image and a prompt in, a mask out; the same in, the same out."""
-
-    name: str
-    """One of `METHODS`."""
-
-    def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
-        """``image`` uint8 H×W×3 RGB → bool H×W. The mask may be empty where nothing was found."""
-        ...
+METHODS = ("sam", "rembg", "grabcut", "none")
 
 
 class Unrefined:
@@ -53,23 +33,18 @@ class Unrefined:
 
 
 def create_refiner(method: str, model: str | None = None) -> Refiner:
-    """The refiner called ``method``; ``model`` is the folder or hub name of SAM's weights and for nothing else."""
+    """The refiner called ``method``; ``model`` says which weights SAM or rembg uses, and is for nothing else."""
     if method not in METHODS:
         raise DaplError(f"there is no refinement '{method}'{nearest(method, METHODS)}")
     if method == "sam":
         return SamRefiner(model)
+    if method == "rembg":
+        return RembgRefiner(model)
     if model is not None:
-        raise DaplError(f"a SAM model was given ({model}), but the refinement is '{method}'; give 'sam', or no model.")
+        raise DaplError(
+            f"a model was given ({model}), but '{method}' has none; refine by sam or rembg, or give no model."
+        )
     return GrabCutRefiner() if method == "grabcut" else Unrefined()
-
-
-def filled_box(box: Box | None, size: tuple[int, int]) -> np.ndarray:
-    """bool H×W: the pixels whose centre lies in ``box`` (XYXY); all of them where there is no box."""
-    if box is None:
-        return np.ones(size, bool)
-    rows, columns = np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5
-    x1, y1, x2, y2 = box
-    return ((rows >= y1) & (rows < y2))[:, None] & ((columns >= x1) & (columns < x2))[None, :]
 
 
 ITERATIONS = 4
@@ -77,6 +52,8 @@ BAND = 0.08
 """Half width of the band around the edge of a given mask in which GrabCut decides, as a share of √(its area)."""
 CENTRE = 0.7
 """Without any prompt, the object is looked for in the middle of the image, in this share of each side."""
+LONGEST_SIDE = 256
+"""Larger images are brought to this size for GrabCut, whose time grows with the pixels, and the mask back to theirs."""
 POINT = 0.02
 """Radius around a given point that is surely on the object, as a share of the image's shorter side."""
 
@@ -94,6 +71,18 @@ class GrabCutRefiner:
         self._cv2: Any = cv2
 
     def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
+        height, width = image.shape[:2]
+        scale = LONGEST_SIDE / max(height, width)
+        if scale >= 1:
+            return self._cut(image, prompt)
+        cv2, size = self._cv2, (max(1, round(width * scale)), max(1, round(height * scale)))
+        box = None if prompt.box is None else tuple(scale * side for side in prompt.box)
+        points = None if prompt.points is None else prompt.points * scale
+        mask = None if prompt.mask is None else cv2.resize(prompt.mask.astype(np.uint8), size) > 0
+        found = self._cut(cv2.resize(image, size, interpolation=cv2.INTER_AREA), Prompt(box, points, mask))  # type: ignore[arg-type]
+        return cv2.resize(found.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR) >= 0.5
+
+    def _cut(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
         cv2 = self._cv2
         trimap = self._from_mask(prompt.mask) if prompt.mask is not None else self._from_box(image.shape[:2], prompt)
         for x, y in [] if prompt.points is None else prompt.points:
@@ -132,7 +121,9 @@ CONFIDENCE = 8.0
 
 
 class SamRefiner:
-    """``model`` is a folder with a saved SamModel and SamProcessor, or a name on the hub."""
+    """``model`` is a folder with a saved SamModel and SamProcessor, MobileSAM's checkpoint, or a name on the hub."""
+
+    _processor: Any
 
     name = "sam"
 
@@ -150,9 +141,15 @@ class SamRefiner:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         model = model or DEFAULT_MODEL
         logging.disable_progress_bar()
+        if Path(model).is_file():
+            from dapl.masks.mobile_sam import load_mobile_sam
+
+            small, self._processor = load_mobile_sam(Path(model))
+            self._model: Any = small.to(self._device).eval()
+            return
         try:
             with hub_or_cache():
-                self._processor: Any = SamProcessor.from_pretrained(model)
+                self._processor = SamProcessor.from_pretrained(model)
                 loaded: Any = SamModel.from_pretrained(model)
         except Exception as error:  # transformers, the hub and safetensors each have their own
             raise _unreadable(model, error) from error

@@ -21,6 +21,7 @@ from dapl.data.listing import SPLITS, Fault, FileDataset, Listing
 from dapl.data.sample import Dataset, Sample, Splits, Subset
 from dapl.data.transforms import fit
 from dapl.explain.draw import TileSheet, draw_annotations, fitting_text, part_colour
+from dapl.masks.doubts import MaskDoubt, doubt_counts, mask_doubt
 
 KINDS = {
     "image": "unreadable",
@@ -38,6 +39,8 @@ KINDS = {
 SHOWN_LINES = 5
 SHEET = 60
 """Images on the contact sheet, at most."""
+WORST = 24
+"""Masks on the sheet of the worst, at most."""
 
 
 @dataclass
@@ -56,6 +59,8 @@ class CheckReport:
     with_points: int = 0
     duplicates: list[list[dict[str, str]]] = field(default_factory=list)
     """Groups of images with the same pixels: split, name and class of each."""
+    doubts: dict[str, MaskDoubt] = field(default_factory=dict)
+    """Masks to look at, by the name of their image: a speck, half of the image, several pieces. They may be right."""
 
     def __repr__(self) -> str:
         return f"CheckReport({self.data}: {self.images} images, {len(self.faults)} faults)"
@@ -64,11 +69,18 @@ class CheckReport:
     def clean(self) -> bool:
         return not self.faults
 
+    @property
+    def doubtful_share(self) -> float:
+        """Of all masks, how many are to be looked at."""
+        return len(self.doubts) / self.masks if self.masks else 0.0
+
 
 def check(
     config: DataSection, out: Path | None = None, quiet: bool = False, splits: Splits | None = None
 ) -> CheckReport:
-    """Read every image of a data set once; with ``out``, write check.json and check.png there.
+    """Read every image of a data set once; with ``out``, write check.json and check.png there, and masks.png.
+
+    masks.png shows the masks that look most as if they were wrong; it is there only where there are such.
 
     ``splits``: the data, where ``config`` is `GivenData`.
 
@@ -88,6 +100,7 @@ def check(
     digests: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
     wanted, wrong = _to_show(splits), {fault.name for fault in report.faults}
     tiles: list[_Tile] = []
+    worst: list[tuple[float, _Tile]] = []
     with Reporter(quiet).track("images", sum(len(getattr(splits, split)) for split in SPLITS)) as advance:
         for split, index, dataset in _rows(splits):
             sample, faults = _examine(dataset, index)
@@ -100,6 +113,10 @@ def check(
                 if (split, index) in wanted or (faults and len(tiles) < SHEET):
                     is_wrong = bool(faults) or sample.name in wrong
                     tiles.append(_Tile(report.classes[sample.label], split, sample, is_wrong))
+                if sample.mask is not None and (doubt := mask_doubt(sample.mask.numpy().astype(bool))) is not None:
+                    report.doubts[sample.name] = doubt
+                    worst.append((doubt.badness, _Tile(str(doubt), split, sample, True)))
+                    worst = sorted(worst, key=lambda entry: -entry[0])[:WORST]
             advance(1)
     _find_duplicates(report, digests)
     _look_at_classes(report)
@@ -108,6 +125,10 @@ def check(
         write_json(out / "check.json", asdict(report) | {"clean": report.clean, "faults_by_kind": kinds})
         with replacing(out / "check.png") as temporary:
             _draw_sheet(tiles[:SHEET], report.parts).save(temporary, format="PNG")
+        (out / "masks.png").unlink(missing_ok=True)
+        if worst:
+            with replacing(out / "masks.png") as temporary:
+                _draw_sheet([tile for _, tile in worst], (), in_order=True).save(temporary, format="PNG")
     return report
 
 
@@ -208,10 +229,25 @@ def summary(report: CheckReport) -> str:
             lines += ["", f"{title}: {len(texts)}", *(f"  {text}" for text in texts[:SHOWN_LINES])]
         if len(texts) > SHOWN_LINES:
             lines.append(f"  and {len(texts) - SHOWN_LINES} more in check.json")
+    if report.doubts:
+        lines += ["", doubts_text(report)]
     if report.notes:
         lines += ["", *(f"note: {note}" for note in report.notes)]
     lines += ["", "clean" if report.clean else f"{len(report.faults)} things to look at"]
     return "\n".join(lines)
+
+
+def doubts_text(report: CheckReport) -> str:
+    """How good the masks look, in a sentence."""
+    kinds = [doubt.kind for doubt in report.doubts.values()]
+    if kinds.count("large") > 0.5 * report.masks:
+        return (
+            f"masks: {kinds.count('large')} of {report.masks} hold more than half of their image; where these are no "
+            "close-ups, the masks may be inverted"
+        )
+    if not kinds:
+        return f"masks: none of {report.masks} looks wrong"
+    return f"masks to look at: {len(kinds)} of {report.masks} ({doubt_counts(kinds)})"
 
 
 def _table(report: CheckReport, most: int = 30) -> list[str]:
@@ -230,7 +266,8 @@ def _table(report: CheckReport, most: int = 30) -> list[str]:
 
 
 class _Tile(NamedTuple):
-    class_name: str
+    title: str
+    """The class, or what is strange about the mask."""
     split: str
     sample: Sample
     wrong: bool
@@ -241,8 +278,10 @@ _MARGIN, _LINE = 8, 18
 _MASK, _WRONG, _GREY = (255, 220, 0), (215, 30, 30), (110, 110, 110)
 
 
-def _draw_sheet(tiles: Sequence[_Tile], parts: Sequence[str], columns: int = 6, side: int = 160) -> Image.Image:
-    """Tiles by class, below each its class, split and file; the colour of each part at the bottom."""
+def _draw_sheet(
+    tiles: Sequence[_Tile], parts: Sequence[str], columns: int = 6, side: int = 160, in_order: bool = False
+) -> Image.Image:
+    """Tiles by class (or as they come), below each its title, split and file; the colour of each part at the bottom."""
     entries = [("outline of the mask", _MASK)] if any(tile.sample.mask is not None for tile in tiles) else []
     entries += [(name, part_colour(index)) for index, name in enumerate(parts)]
     bold, small = ImageFont.load_default(12), ImageFont.load_default(10)
@@ -250,12 +289,12 @@ def _draw_sheet(tiles: Sequence[_Tile], parts: Sequence[str], columns: int = 6, 
     legend = _placed(entries, small, width)
     foot = legend[-1][1] + _LINE + 4 if legend else 0
     sheet = TileSheet(len(tiles), side, columns, _MARGIN, below=30, foot=foot, least_width=420)
-    for number, tile in enumerate(sorted(tiles, key=lambda tile: tile.class_name)):
+    for number, tile in enumerate(tiles if in_order else sorted(tiles, key=lambda tile: tile.title)):
         drawn = draw_annotations(fit(tile.sample, side, "pad"), mask_outline=_MASK, dot=3)
         left, top = sheet.paste(number, drawn)
         if tile.wrong:
             sheet.draw.rectangle((left - 2, top - 2, left + side + 1, top + side + 1), outline=_WRONG, width=2)
-        sheet.draw.text((left, top + side + 1), fitting_text(tile.class_name, bold, side), fill="black", font=bold)
+        sheet.draw.text((left, top + side + 1), fitting_text(tile.title, bold, side), fill="black", font=bold)
         room = side - small.getlength(f"{tile.split}: ")
         place = f"{tile.split}: {fitting_text(tile.sample.name.rpartition('/')[2], small, room, end=True)}"
         sheet.draw.text((left, top + side + 16), place, fill=_WRONG if tile.wrong else _GREY, font=small)

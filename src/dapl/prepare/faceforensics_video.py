@@ -20,7 +20,8 @@ from dapl.common.files import replacing_folder, write_json
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
 from dapl.masks.polygons import bounding_box
-from dapl.masks.refine import Prompt, Refiner, create_refiner
+from dapl.masks.prompt import Prompt, Refiner
+from dapl.masks.refine import create_refiner
 from dapl.prepare.faceforensics_layout import Video
 
 MIN_AGREEMENT = 0.5
@@ -262,7 +263,7 @@ def _decoded(av: Any, container: Any, stream: Any, total: int, wanted: list[int]
             if number in left:
                 left.discard(number)
                 time = frame.time if frame.time is not None else number / float(stream.average_rate or 25)
-                yield VideoFrame(number, round(float(time), 4), frame.to_ndarray(format="rgb24"))
+                yield VideoFrame(number, round(float(time), 4), _upright(frame))
             number += 1
             if not left:
                 return
@@ -271,6 +272,12 @@ def _decoded(av: Any, container: Any, stream: Any, total: int, wanted: list[int]
     why = f"damaged or truncated video: frame {number} of {total} cannot be read ({trouble})"
     for missed in sorted(left):
         yield VideoFrame(missed, None, None, why)
+
+
+def _upright(frame: Any) -> np.ndarray:
+    """uint8 H×W×3, turned as players show it: a telephone films on its side and says so in the display matrix."""
+    quarters = round(frame.rotation / 90)  # counter-clockwise, as np.rot90 turns
+    return np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), quarters))
 
 
 def _video_stream(container: Any) -> Any:

@@ -19,7 +19,8 @@ from dapl.data.build import list_files
 from dapl.data.images import read_image
 from dapl.data.listing import ImageRecord, ImageSize
 from dapl.masks.polygons import Box
-from dapl.masks.refine import Prompt, Refiner, create_refiner
+from dapl.masks.prompt import Prompt, Refiner
+from dapl.masks.refine import create_refiner
 
 AROUND_POINTS = 0.25
 """GrabCut looks for the object in the box of its keypoints, wider by this share of it on each side."""
