@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := weights,tflite,tensorboard,sweep,faces,coco,attribution,serve,export,docs,test
+EXTRAS := weights,tflite,tensorboard,wandb,mlflow,sweep,faces,rembg,completion,coco,attribution,serve,export,docs,test
 # Two workers with one thread each instead of one with two: most of a test's time is not in torch. And glibc keeps what a
 # tensor gives back instead of returning it to the system page by page: that took as long as the convolutions themselves.
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.

@@ -42,6 +42,11 @@ class RuntimeConfig(Section):
     precision: str = Field("32-true", description="32-true, bf16-mixed or 16-mixed, as Lightning Fabric names them.")
     workers: int | None = Field(None, ge=0, description="Data loading processes; null picks by what has to be loaded.")
     checkpoint_steps: int | None = Field(None, ge=1, description="Also checkpoint every so many steps within an epoch.")
+    logger: Literal["tensorboard", "wandb", "mlflow", "csv", "none"] = Field(
+        "tensorboard",
+        description="Where curves, numbers and the sheet of prototypes also go; tensorboard where it is installed. "
+        "metrics.jsonl is always written.",
+    )
     evaluation_batch: int = Field(
         64,
         ge=1,

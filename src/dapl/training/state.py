@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -36,19 +35,8 @@ from dapl.runs.checkpoint import (
 from dapl.runs.records import fresh_records, records_from_json, records_to_json
 from dapl.runs.run import Run
 from dapl.training import losses
+from dapl.training.loggers import open_logger
 from dapl.training.stages import Terms, all_scores
-
-
-def open_curves(folder: Path, first: int) -> Any:
-    """Writes curves for TensorBoard, one point per epoch, as metrics.jsonl has them; None where it is not installed.
-
-    After a resume, points that are drawn again (from ``first`` on) replace the old ones.
-    """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder), purge_step=first)
 
 
 class RunState:
@@ -79,7 +67,9 @@ class RunState:
                 self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
             self.run_data.share(self.model.backbone)
         first = self._epochs_before(self.position)
-        self.curves = open_curves(run.tensorboard, first) if processes.global_rank == 0 else None
+        self.logger = None
+        if processes.global_rank == 0:  # after a resume, epochs that are done again replace the old ones
+            self.logger = open_logger(config.runtime.logger, run.folder, config.model_dump(mode="json"), first)
 
     # --- numbers ------------------------------------------------------------------------------------------------
 
@@ -128,9 +118,9 @@ class RunState:
             entry["images_per_second"] = round(images_per_second, 1)
             if self._is_best(validation):
                 self._save_best(self.model.state_dict())
-            shown = "  ".join(f"{name} {value:.3f}" for name, value in means.items() if name != "accuracy")
+            # The terms of the loss, one by one, are in metrics.jsonl: a line has to fit a terminal.
             self.reporter.line(
-                f"  {epoch + 1:3d}/{stage.epochs}  {shown}  train {means['accuracy']:.1%}  "
+                f"  {epoch + 1:3d}/{stage.epochs}  loss {means['total']:.3f}  train {means['accuracy']:.1%}  "
                 f"validation {validation['accuracy']:.1%}  {images_per_second:.0f} images/s"
             )
         elif epoch + 1 == stage.epochs:
@@ -139,11 +129,10 @@ class RunState:
                 f"validation {validation['accuracy']:.1%}"
             )
         self._log(entry | {"train": means, "validation": validation})
-        if self.curves is not None:
-            for group, values in (("train", means), ("validation", validation)):
-                for name, value in values.items():
-                    self.curves.add_scalar(f"{group}/{name}", value, self._epochs_before(Position(number, epoch)))
-            self.curves.flush()
+        if self.logger is not None:
+            groups = (("train", means), ("validation", validation))
+            values = {f"{group}/{name}": value for group, terms in groups for name, value in terms.items()}
+            self.logger.scalars(values, self._epochs_before(Position(number, epoch)))
 
     def _epochs_before(self, position: Position) -> int:
         return sum(map(epochs_of, self.config.schedule[: position.stage])) + position.epoch

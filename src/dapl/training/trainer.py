@@ -103,8 +103,8 @@ class Trainer(RunState):
             seconds = round(time.monotonic() - started, 3)
             self._log({"event": "stage", "stage": number, "name": stage.stage, "seconds": seconds, **facts})
             self._save()
-        if self.curves is not None:
-            self.curves.close()
+        if self.logger is not None:
+            self.logger.close()
 
     def _fit(self, number: int, stage: GradientStage) -> None:
         optimizer = make_optimizer(self.model, stage)
