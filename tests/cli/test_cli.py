@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -107,25 +108,87 @@ def fields_of(section: type[Section]) -> Iterator[str]:
         yield from part.get("properties", {})
 
 
-def test_help_of_train_lists_every_field(capsys: pytest.CaptureFixture) -> None:
+def test_help_of_train_is_one_screen(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     for flag in ("--help", "-h"):
-        assert main(["train", flag]) == 0
-        said = capsys.readouterr().out
-        assert "--resume RUN" in said
-        for name, _, text in describe_fields():
-            assert f"  {name}" in said
-            assert text in said
-            assert text, f"{name} is not described"
-        for name in set(fields_of(Config)):
-            assert any(name in line.split(":")[0] for line in said.splitlines()), name
+        with pytest.raises(SystemExit) as caught:
+            main(["train", flag])
+        assert caught.value.code == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert any("--resume RUN" in line for line in lines)
+        assert "dapl fields" in " ".join(lines)
+        assert len(lines) <= 40
+        assert max(map(len, lines)) <= 80
+
+
+def test_fields_lists_every_field(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["fields"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    said = " ".join(" ".join(lines).split())
+    for name, _, text in describe_fields():
+        assert name in said
+        assert " ".join(text.split()) in said
+        assert text, f"{name} is not described"
+    for name in set(fields_of(Config)):
+        assert any(name in line.partition(" (")[0] for line in lines), name
+
+
+def test_fields_of_a_section(capsys: pytest.CaptureFixture, refused: Callable) -> None:
+    shown = {}
+    for section in ("loss", "model.backbone", "parts", "locate"):
+        assert main(["fields", section]) == 0
+        shown[section] = [line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")]
+    assert all(line.startswith("loss.") for line in shown["loss"])
+    assert all(line.startswith("model.backbone.") for line in shown["model.backbone"])
+    assert shown["parts"][0].startswith("model (parts):")
+    assert "model.crop_size (96)" in shown["parts"]
+    assert not any("head_dim (16)" in line for line in shown["parts"])  # DAPL's
+    assert "schedule.<n>.epochs (12)" in shown["locate"]
+    assert refused("fields", "modle") == "dapl: dapl fields: there is no section 'modle'; did you mean 'model'?\n"
 
 
 def test_no_command_or_an_unknown_one(capsys: pytest.CaptureFixture) -> None:
-    for arguments in ([], ["trian"]):
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        assert caught.value.code == 2
-    assert "trian" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2
+    capsys.readouterr()
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err == "dapl: there is no command 'trian'; did you mean 'train'?\n"
+
+
+def test_version(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"dapl {importlib.metadata.version('dapl')}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    pytest.importorskip("shtab", reason="pip install 'dapl[completion]'")
+    assert main(["completion", shell]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    assert all(word in script.read_text() for word in ("evaluate", "rembg-model", "faceforensics"))
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n", script], check=False).returncode == 0
+    if shell == "bash":  # a shell that has read it completes a command
+        ask = f"source {script}; COMP_WORDS=(dapl eva); COMP_CWORD=1; _shtab_dapl; echo ${{COMPREPLY[@]}}"
+        assert subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True).stdout == "evaluate\n"
+
+
+def test_a_field_without_its_section(write: Callable, refused: Callable) -> None:
+    for words in ((write(), "--epochs", "3"), ("--epochs", "3", write())):
+        said = refused("train", *words)
+        assert said.startswith("dapl: --epochs: say which; fields of that name are --schedule.<n>.epochs")
+        assert said.endswith("e.g. --schedule.0.epochs 3.\n")
+    assert "--head_dim: say which; fields of that name are --model.head_dim, e.g. --model.head_dim 8." in refused(
+        "train", write(), "--head_dim=8"
+    )
+    assert "--headdim: is no field of a config; did you mean --model.head_dim?" in refused(
+        "train", write(), "--headdim=8"
+    )
 
 
 def test_the_exit_code_of_the_process(tmp_path: Path) -> None:
@@ -143,12 +206,12 @@ def test_the_exit_code_of_the_process(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
-    """``dapl train --help | head -1``: the pipe's other end is closed before anything is written."""
+    """``dapl fields | head -1``: the pipe's other end is closed before anything is written."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "dapl", "train", "--help"], stdout=writing, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-m", "dapl", "fields"], stdout=writing, stderr=subprocess.PIPE, check=False
         )
     finally:
         os.close(writing)
@@ -176,7 +239,7 @@ def test_an_unknown_field_gets_the_nearest_known_one(write: Callable, refused: C
     assert "unknown field 'schedule.0.epoch'; did you mean 'epochs'?" in refused("train", path)
     path = write()
     assert "did you mean 'loss'?" in refused("train", path, "--los.cluster", "1")
-    assert "did you mean 'seed'?" in refused("train", path, "--sead", "1")
+    assert "did you mean --seed?" in refused("train", path, "--sead", "1")
     assert "did you mean 'devices'?" in refused("train", path, "--runtime.device", "2")
 
 
@@ -201,13 +264,14 @@ def test_files_that_are_no_configs(refused: Callable, tmp_path: Path) -> None:
     assert "a config is a mapping of fields, this file holds a list" in refused("train", str(path))
     path.write_bytes(b"\xff\xfe\x00data")
     assert "is not YAML" in refused("train", str(path))
-    assert "cannot be read" in refused("train", str(tmp_path))
+    path.unlink()
+    assert "has no training image" in refused("train", str(tmp_path))  # a folder is data
     path.write_text("x: !!python/object/apply:os.mkdir [evidence]\n")
     assert "is not YAML" in refused("train", str(path))
 
 
 def test_flags_that_lack_something(write: Callable, refused: Callable) -> None:
-    assert "needs a config" in refused("train")
+    assert "needs data or a config" in refused("train")
     path = write()
     assert "--seed needs a value" in refused("train", path, "--seed")
     assert "--model.heads needs a value" in refused("train", path, "--model.heads", "--seed", "1")

@@ -162,8 +162,10 @@ def test_videos_to_a_trained_and_measured_model(
     described = json.loads((tmp_path / "run" / "data.json").read_text())
     assert described["images"] == {"train": 30, "validation": 30, "test": 30}
     assert described["parts"][:2] == ["left eye", "right eye"]
+    closing = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert closing["protocol"]["tau"] == 0.5  # that of faces, with nobody saying so
 
-    assert main(["evaluate", str(tmp_path / "run"), "--tau", "0.5"]) == 0
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
     measured = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert (measured["protocol"]["tau"], measured["protocol"]["part_mode"]) == (0.5, "exact")
     assert measured["rows_without_visible_parts"] == 0

@@ -191,7 +191,7 @@ def test_a_second_call_trains_and_measures_nothing(compared: Path, capsys: pytes
 def test_what_is_asked_for_is_printed(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Stability and purity take passes of their own: whoever asks for all pays for them."""
     net = compared / "runs" / "net-seed0"  # the maps of the tiny DAPL are flat, and have no faithfulness
-    assert main(["compare", str(net), "--metrics", "all", "--out", str(tmp_path)]) == 0
+    assert main(["compare", str(net), "--metrics", "all", "--out", str(tmp_path), "--wide"]) == 0
     shown = capsys.readouterr().out
     with (tmp_path / "compare.csv").open() as file:
         row, *_ = csv.DictReader(file)  # then come the rows of chance
@@ -201,6 +201,10 @@ def test_what_is_asked_for_is_printed(compared: Path, tmp_path: Path, capsys: py
     assert "stability" in " ".join(shown.split())
     box = compared / "runs" / "box-seed0"
     assert main(["compare", str(box), str(net), "--metrics", "coverage", "--out", str(tmp_path)]) == 0
+    head = capsys.readouterr().out.partition("more columns with --wide")[0]
+    assert "Coverage" in head
+    assert "minutes" not in head  # of no use on a terminal of 80 columns
+    assert max(map(len, head.splitlines())) <= 80
 
 
 def test_what_interpretability_cost() -> None:

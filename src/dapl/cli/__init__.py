@@ -7,16 +7,18 @@ import os
 import select
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from dapl.cli import data, experiments, runs, train
+from dapl.cli import data, experiments, fields, runs, train
 from dapl.cli.options import joined, overrides_of
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, nearest
 
 COMMANDS = (
-    *(train.demo, train.train),
+    *(train.demo, train.init, train.train),
     *(runs.evaluate, runs.interventions, runs.explain, runs.report, runs.serve, runs.export),
     *(experiments.compare, experiments.sweep),
     *(data.chance, data.masks),
+    *(fields.fields, fields.completion),
 )
 """In the order of ``dapl --help``; ``dapl prepare`` has commands of its own."""
 
@@ -24,7 +26,12 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dapl``; returns the exit code: 0, 2 where the user has to put something right, 128 + signal."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    known, rest = _parser().parse_known_args(joined(words), argparse.Namespace(words=words))
+    parser = _parser()
+    names, flags = _names_and_flags(parser, words)
+    if words and not words[0].startswith("-") and words[0] not in names:
+        print(f"dapl: there is no command '{words[0]}'{nearest(words[0], names)}", file=sys.stderr)
+        return 2
+    known, rest = parser.parse_known_args(joined(words, flags), argparse.Namespace(words=words, parser=parser))
     if sys.stderr.isatty():  # the libraries take seconds, in which a person should not wonder
         print(f"dapl {known.command}: loading …", file=sys.stderr, flush=True)
     try:
@@ -53,12 +60,38 @@ def _reader_left() -> bool:
     return left
 
 
+def _names_and_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], set[str]]:
+    """The commands of a parser, and the flags that the command of these words declares."""
+    choices = _commands(parser)
+    names = list(choices)
+    while words and words[0] in choices:
+        parser, words = choices[words[0]], words[1:]
+        choices = _commands(parser)
+    return names, {flag for action in parser._actions for flag in action.option_strings}
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(groups[0].choices) if groups else {}
+
+
+class _Version(argparse.Action):
+    """Prints the version; only then is it looked up, which takes a while."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"dapl {version('dapl')}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dapl",
         description="Image classifiers that show their reasons: train, measure and look at prototype models.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command(commands)

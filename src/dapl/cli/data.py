@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dapl.cli.options import PROTOCOL, SPLIT, Row, command, protocol_options
+from dapl.common.errors import DaplError
 
 _GO_ON = "; the same command goes on where it was"
 _DATA: Row = (
@@ -15,7 +16,8 @@ _DATA: Row = (
     "config (.yaml), folder of class folders, CUB's folder, or COCO .json; fields of data may follow, e.g. "
     "--data.images DIR",
 )
-_SAM_MODEL: Row = ("--sam-model MODEL", str, "folder or hub name of SAM's weights, for --refine sam")
+SAM_MODEL: Row = ("--sam-model MODEL", str, "SAM's weights: a folder, a hub name, or MobileSAM's mobile_sam.pt")
+REMBG_MODEL: Row = ("--rembg-model MODEL", str, "rembg's ONNX file or model name (default: $DAPL_REMBG_MODEL, u2net)")
 
 
 @command(
@@ -28,7 +30,7 @@ _SAM_MODEL: Row = ("--sam-model MODEL", str, "folder or hub name of SAM's weight
     ("--size PIXELS", 224, "side of the square crop"),
     ("--margin SHARE", 0.15, "what is added on each side of the face, as a share of it"),
     ("--refine", ("grabcut", "sam", "none"), "how the hull of the landmarks becomes the mask"),
-    _SAM_MODEL,
+    SAM_MODEL,
     ("--face-model FILE", str, "face_landmarker.task (default: $DAPL_FACE_MODEL)"),
     ("--workers N", 1, "number of processes"),
     ("--quiet", False, "show no progress, only what was left out"),
@@ -60,6 +62,8 @@ def check(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     report = check(config.data, out, arguments.quiet)
     print(summary(report))
     print(f"\nall of it    {out / 'check.json'}\nimages       {out / 'check.png'}")
+    if report.doubts:
+        print(f"masks        {out / 'masks.png'}")
     return 0 if report.clean else 1
 
 
@@ -80,12 +84,15 @@ def chance(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from dapl.metrics.registry import chosen
     from dapl.runs.run import Run
 
-    protocol = EvaluationProtocol(**protocol_options(arguments))
+    options = protocol_options(arguments)
+    EvaluationProtocol(**options)  # a bad option is refused before anything is read
     metrics = None if arguments.metrics is None else chosen(arguments.metrics)
     if (arguments.data / "config.yaml").is_file():
         config = Run.open(arguments.data).config(overrides)
     else:
         config = data_config(arguments.data, overrides, ("data", "cache"))
+
+    protocol = EvaluationProtocol(**{"tau": config.data.tau, **options})
 
     from dapl.common.files import write_json
     from dapl.evaluation.chance import chance
@@ -107,10 +114,11 @@ def chance(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _DATA,
     (
         "--refine",
-        ("grabcut", "sam", "none"),
+        ("grabcut", "rembg", "sam", "none"),
         "how a box, keypoints or the centre of the image becomes a mask; none: the box",
     ),
-    _SAM_MODEL,
+    SAM_MODEL,
+    REMBG_MODEL,
     ("--limit N", int, "make N masks at most, to look at them first"),
     ("--quiet", False, "show no progress, only the result"),
     fields=(),
@@ -118,7 +126,6 @@ def chance(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 )
 def masks(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Exit code 1 where a mask could not be made."""
-    from dapl.common.errors import DaplError
     from dapl.config.reading import data_config
 
     if arguments.limit is not None and arguments.limit < 1:
@@ -127,7 +134,8 @@ def masks(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     from dapl.prepare.masks import make_masks
 
-    done = make_masks(config.data, arguments.refine, arguments.sam_model, arguments.limit, arguments.quiet)
+    model = mask_model(arguments.refine, arguments)
+    done = make_masks(config.data, arguments.refine, model, arguments.limit, arguments.quiet)
     left = f", {done.left} left for later" if done.left else ""
     print(f"{done.made} masks made, {done.skipped} images had one, {len(done.failed)} failed{left}")
     if done.failed:
@@ -136,3 +144,12 @@ def masks(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
             print(f"  and {len(done.failed) - 20} more")
     print(f"\nmasks        {done.folder}\nlook at them  dapl prepare check {arguments.data}")
     return 1 if done.failed else 0
+
+
+def mask_model(method: str, arguments: argparse.Namespace) -> str | None:
+    """The model that --sam-model or --rembg-model names; one that is not for this method is an error."""
+    models = {"sam": arguments.sam_model, "rembg": arguments.rembg_model}
+    for name, model in models.items():
+        if model is not None and method != name and (method, name) != ("auto", "rembg"):
+            raise DaplError(f"--{name}-model: only for masks by {name}, and they are made by {method}.")
+    return models["rembg" if method == "auto" else method] if method in ("auto", *models) else None

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dapl.cli.options import command
+from dapl.cli.options import TAU, command
 from dapl.common.errors import DaplError, nearest
 
 _GO_ON = "; the same command goes on: finished points are kept, the one that ran resumes from its checkpoint"
@@ -19,9 +19,10 @@ _GO_ON = "; the same command goes on: finished points are kept, the one that ran
     ("--seeds LIST", "0", "seeds of the configs, e.g. 0,1,2"),
     ("--split NAME", "test", "test, validation or train"),
     ("--metrics LIST", str, "as `dapl evaluate --metrics`; all: also faithfulness, stability and purity"),
-    ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+    TAU,
     ("--class NAME", str, "class of the image that the systems are shown on (default: the first)"),
     ("--image/--picture N", 0, "which of the test images of that class"),
+    ("--wide", False, "print every column of the table, not only those that fit a terminal"),
     ("--no-chance", False, "leave out the rows of trivial maps: noise, random discs, a grid, an oracle"),
     fields=(),
     when_interrupted="; the same command goes on where it stood",
@@ -33,6 +34,7 @@ def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         against_black_box,
         chance_on,
         chance_rows,
+        narrow_columns,
         notices,
         plan,
         rows_of,
@@ -44,8 +46,10 @@ def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
-    protocol = EvaluationProtocol(tau=arguments.tau)
+    given = {} if arguments.tau is None else {"tau": arguments.tau}
+    EvaluationProtocol(**given)  # a bad τ is refused before any config is read
     systems = plan(arguments.sources, arguments.out, _seeds(arguments.seeds), overrides)
+    protocol = EvaluationProtocol(**{"tau": systems[0].config.data.tau, **given})
 
     from dapl.experiments.comparison_figures import choose, draw_frontier, draw_side_by_side
 
@@ -59,7 +63,10 @@ def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         draw_frontier([*rows, *chance_rows(chance)], arguments.out / "frontier.png"),
         draw_side_by_side(systems, arguments.out / "prototypes.png", *shown),
     ]
-    print_table([*rows, *chance_rows(chance)], columns)
+    printed = columns if arguments.wide else narrow_columns(columns, arguments.metrics)
+    print_table([*rows, *chance_rows(chance)], printed)
+    if len(printed) < len(columns):
+        print(f"{len(columns) - len(printed)} more columns with --wide, and in the files below")
     for line in (*against_black_box(rows), *notices(systems)):
         print(line)
     print(f"\ntable        {', '.join(map(str, files))}")

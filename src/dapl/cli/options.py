@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from dapl.common.errors import DaplError, nearest
@@ -21,9 +22,10 @@ Row = tuple[str, Any, str]
 """``("--flag METAVAR", kind, help)``, an option or argument of a command; `command` says what a kind is."""
 
 
+TAU: Row = ("--tau SHARE", float, "share of a part that a region must cover (default: 0.5 for faces, else 0.2)")
 SPLIT: Row = ("--split NAME", "test", "test, validation or train")
 PROTOCOL: tuple[Row, ...] = (
-    ("--tau SHARE", 0.2, "share of a part that a region must cover"),
+    TAU,
     ("--region NAME", "percentile", "size of regions by percentile, by the object's area or by the map's mass"),
     ("--percentile P", 95.0, "percentile of its map that bounds a region"),
     ("--region-share SHARE", float, "of the object's area or of the map's mass (default: 0.1 of object, 0.2 of mass)"),
@@ -36,9 +38,9 @@ PROTOCOL: tuple[Row, ...] = (
 
 
 def protocol_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the options of `PROTOCOL` say, by the names of `EvaluationProtocol`."""
+    """What the options of `PROTOCOL` say, by the names of `EvaluationProtocol`; τ only where it is given."""
     names = [flag.split()[0].removeprefix("--").replace("-", "_") for flag, _, _ in PROTOCOL]
-    return {name: getattr(arguments, name) for name in names}
+    return {name: getattr(arguments, name) for name in names if name != "tau" or arguments.tau is not None}
 
 
 def command(
@@ -95,12 +97,15 @@ def _declare(parser: argparse.ArgumentParser, names: str, kind: Any, text: str) 
         parser.add_argument(old, **{**how, "dest": dest, "default": argparse.SUPPRESS}, help=argparse.SUPPRESS)
 
 
-def joined(words: Sequence[str]) -> list[str]:
-    """``--model.head_dim 8`` as one word, or argparse would take the 8 for a config."""
+def joined(words: Sequence[str], flags: Collection[str]) -> list[str]:
+    """``--model.head_dim 8`` as one word, or argparse would take the 8 for a config.
+
+    ``flags``: those that the command declares itself; any other is a field.
+    """
     joined: list[str] = []
     for word in words:
         name = joined[-1].removeprefix("--") if joined and joined[-1].startswith("--") else ""
-        is_field = "." in name or name in (*_SHORT, "seed", "schedule")
+        is_field = bool(name) and f"--{name}" not in flags
         if is_field and "=" not in name and not word.startswith("--"):
             joined[-1] += f"={word}"
         else:
@@ -132,7 +137,31 @@ def overrides_of(rest: Sequence[str], known: argparse.Namespace) -> dict[str, An
         raise DaplError(f"dapl {name} takes no --{next(iter(overrides))}; `dapl {name} --help` lists what it takes.")
     if known.fields:
         only(overrides, known.fields, f"dapl {known.command}")
+    elif overrides:
+        _refuse_bare(overrides)
     return overrides
+
+
+def _refuse_bare(overrides: dict[str, Any]) -> None:
+    """``--epochs 3`` names no field; the fields that end so are what was meant."""
+    from dapl.config import Config, describe_fields
+
+    for name, value in overrides.items():
+        if "." in name or name in Config.model_fields:
+            continue
+        meant = dict.fromkeys(field for field, _, _ in describe_fields() if field.rpartition(".")[2] == name)
+        if not meant:
+            fields = [field for field, _, _ in describe_fields() if " " not in field]
+            leaves = {field.rpartition(".")[2]: field for field in reversed(fields)}  # the first of a name counts
+            near = difflib.get_close_matches(name, leaves, n=1)
+            meaning = f"did you mean --{leaves[near[0]]}? " if near else ""
+            raise DaplError(f"--{name}: is no field of a config; {meaning}`dapl fields` lists them.")
+        stages = " (n: which stage of the schedule, from 0)" if any("<n>" in field for field in meant) else ""
+        example = next(iter(meant)).replace("<n>", "0")
+        raise DaplError(
+            f"--{name}: say which; fields of that name are {', '.join(f'--{field}' for field in meant)}{stages}, e.g. "
+            f"--{example} {value}."
+        )
 
 
 def only(overrides: dict[str, Any], sections: Sequence[str], what: str) -> None:

@@ -41,10 +41,11 @@ def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     own = ("control", "attack_epsilon", "attack_steps", "attack_images")
     options = protocol_options(arguments) | {name: getattr(arguments, name) for name in own}
-    protocol = EvaluationProtocol(**options)
+    EvaluationProtocol(**options)  # a bad option is refused before the run is opened
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
     run, config = open_run(arguments.run, overrides)
+    protocol = EvaluationProtocol(**{"tau": config.data.tau, **options})
 
     from dapl.evaluation import evaluate, table
     from dapl.evaluation.result import chance_of_model

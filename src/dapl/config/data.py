@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny
 
@@ -12,6 +12,9 @@ from dapl.config.section import Section, or_plugin
 
 class DataSection(Section):
     """Fields that every data set has."""
+
+    tau: ClassVar[float] = 0.2
+    """τ of Coverage and Diversity on this data, where none is given: the share of a part that a region must cover."""
 
     image_size: int = Field(224, ge=32, description="Side of the square image that the model sees, in pixels.")
     fit: Literal["stretch", "crop", "pad"] = Field(
@@ -48,6 +51,8 @@ class CubData(DataSection):
 
 class FaceForensicsData(DataSection):
     """Faces of FaceForensics++ with its official train, val and test, as `dapl prepare faceforensics` leaves them."""
+
+    tau: ClassVar[float] = 0.5  # the paper's for faces
 
     name: Literal["faceforensics"] = "faceforensics"
     root: str = Field(

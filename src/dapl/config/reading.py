@@ -77,9 +77,19 @@ def _describe_option(option: type[Section], dotted: str, separator: str) -> Iter
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML file and lay dotted overrides over it, e.g. ``{"model.head_dim": 8}``."""
     values: dict[str, Any] = {} if path is None else read_config_file(path)
-    for dotted, value in (overrides or {}).items():
-        _set(values, dotted, copy.deepcopy(value))  # a later field may be set inside it
-    return parse_config(values, source=str(path) if path is not None else "config")
+    return parse_config(with_overrides(values, overrides or {}), source=str(path) if path is not None else "config")
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested fields of a config with dotted ones laid over them.
+
+    >>> with_overrides({"model": {"heads": 10}}, {"model.heads": 4, "seed": 1})
+    {'model': {'heads': 4}, 'seed': 1}
+    """
+    changed = copy.deepcopy(dict(values))
+    for dotted, value in overrides.items():
+        _set(changed, dotted, copy.deepcopy(value))  # a later field may be set inside it
+    return changed
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

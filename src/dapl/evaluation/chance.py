@@ -66,7 +66,7 @@ def chance(
     if prototypes < 1:
         raise DaplError(f"prototypes: {prototypes} per class is none; give 1 or more.")
     run_data = RunData(config, make_processes(config), Reporter(quiet))
-    return chance_of(run_data, split, protocol or EvaluationProtocol(), prototypes)
+    return chance_of(run_data, split, protocol or EvaluationProtocol(tau=config.data.tau), prototypes)
 
 
 def chance_of(run_data: RunData, split: Split, protocol: EvaluationProtocol, prototypes: int) -> Chance:

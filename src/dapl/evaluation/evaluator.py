@@ -53,6 +53,7 @@ def evaluate(
     """Numbers of a run's best model on a split; with ``files`` also written to metrics.json and metrics/ in the run.
 
     ``metrics`` names some of `dapl.metrics.registry.NAMES`; None takes all that need no pass of their own.
+    Without ``protocol`` it is the default one, with τ as the data set has it (0.5 for faces).
     ``chance`` also measures what trivial maps get on the same images (`dapl.evaluation.chance`).
     ``config`` replaces the run's own where only data, caches or runtime differ. ``splits``: the data of a run that was
     trained on data handed over in Python.
@@ -64,7 +65,7 @@ def evaluate(
     names = chosen(metrics)
     run, config = open_run(folder, config)
     in_memory = hand_over(config.data, splits)
-    options = (protocol or EvaluationProtocol()).to_json()
+    options = (protocol or EvaluationProtocol(tau=config.data.tau)).to_json()
     # To and from processes go plain values only: Fabric refuses frozen dataclasses.
     found = launch(config, _evaluate_process, run.folder, options, split, names, quiet, in_memory, files, chance)
     return Evaluation.from_plain(found)

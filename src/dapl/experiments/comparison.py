@@ -19,7 +19,7 @@ from dapl.common.tables import Column, Row, mean_and_deviation, write_tables
 from dapl.config import Config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.experiments.many_runs import differences, evaluation_of, is_finished, measured, over_seeds, run_or_resume
-from dapl.metrics.registry import NUMBERS, chosen, given_by
+from dapl.metrics.registry import HEADLINES, NUMBERS, chosen, given_by
 from dapl.models.weight_sources import notice
 from dapl.runs.provenance import provenance
 from dapl.runs.run import Run, open_run
@@ -228,6 +228,17 @@ def shown_columns(rows: Sequence[Row], metrics: Sequence[str] | str | None = Non
             columns.append(Column(number.name, number.column or number.heading, percent=number.percent))
     columns += [Column("prototypes_kept", "prototypes", digits=0), Column("minutes", digits=1)]
     return [column for column in columns if any(row.get(column.name) is not None for row in rows)]
+
+
+def narrow_columns(columns: Sequence[Column], metrics: Sequence[str] | str | None = None) -> list[Column]:
+    """Those of a table that fit a terminal of 80 columns: the headlines, and what was asked for by name.
+
+    >>> [column.name for column in narrow_columns([Column("name"), Column("accuracy"), Column("recall")])]
+    ['name', 'accuracy']
+    """
+    asked = frozenset() if metrics in (None, "all") else chosen(metrics)
+    kept = {"name", *HEADLINES}
+    return [c for c in columns if c.name in kept or (c.name in NUMBERS and given_by(c.name).name in asked)]
 
 
 def notices(systems: Sequence[ComparedSystem]) -> list[str]:

@@ -145,8 +145,10 @@ def evaluation_of(
     """
     one_of("split", split, SPLITS)
     names, file = chosen(metrics), run.evaluation_folder / f"{split}.json"
+    config = config or run.config()
+    protocol = protocol or EvaluationProtocol(tau=config.data.tau)
     key = {
-        "protocol": (protocol or EvaluationProtocol()).to_json(),
+        "protocol": protocol.to_json(),
         "checkpoint": _digest(run.best),
         "code": code_digest(),
     }
@@ -155,7 +157,7 @@ def evaluation_of(
         wanted = sorted(names | set(known["metrics"])) if known else sorted(names)
         from dapl.evaluation import evaluate
 
-        result = evaluate(run.folder, protocol, split, wanted, config or run.config(), quiet, files=False, chance=False)
+        result = evaluate(run.folder, protocol, split, wanted, config, quiet, files=False, chance=False)
         known = {"key": key, "metrics": wanted, "evaluation": result.to_json()}
         write_json(file, known)
     return known["evaluation"]

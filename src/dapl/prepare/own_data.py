@@ -1,0 +1,101 @@
+"""From a folder of images to something that can be trained on: masks where there are none, a look over, a config."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from dapl.common.errors import DaplError, nearest
+from dapl.common.progress import Reporter
+from dapl.config import DataSection
+from dapl.data.build import list_files
+from dapl.masks.refine import METHODS
+from dapl.masks.rembg import is_at_hand
+from dapl.prepare.check import CheckReport, check, doubts_text
+from dapl.prepare.choice import Choice, choose
+from dapl.prepare.masks import make_masks, records_without_masks
+
+MASKS = ("auto", *METHODS[:-1], "none")
+"""How masks are made where there are none; ``none`` makes none."""
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """What was found and done."""
+
+    report: CheckReport
+    choice: Choice
+    made_by: str | None
+    """How the masks were made; None where they were there, or there are none."""
+
+
+def prepare_own_data(
+    data: DataSection,
+    masks: str = "auto",
+    model: str | None = None,
+    sheets: Path | None = None,
+    quiet: bool = False,
+) -> OwnData:
+    """Make masks where there are none, look everything over, choose a config by what is there.
+
+    ``masks``: one of `MASKS`; ``auto`` takes rembg where it and its model are at hand, else GrabCut, and no masks where
+    neither is installed. ``model``: of rembg or SAM. ``sheets``: folder for what `dapl prepare check` writes.
+
+    >>> prepare_own_data(FolderData(root="birds")).choice.title  # doctest: +SKIP
+    '6 classes, 150 images (108 train, 12 validation, 30 test), masks made by grabcut'
+    """
+    if masks not in MASKS:
+        raise DaplError(f"--masks: '{masks}' is not known{nearest(masks, MASKS)}")
+    reporter = Reporter(quiet)
+    made_by = _make_masks(data, masks, model, reporter)
+    report = check(data, sheets, quiet)
+    for fault in report.faults[:5]:
+        reporter.line(f"  {fault.text}")
+    if len(report.faults) > 5:
+        reporter.line(f"  and {len(report.faults) - 5} more things to look at; `dapl prepare check` lists them")
+    if report.masks:
+        where = f"; the worst are in {sheets / 'masks.png'}" if report.doubts and sheets is not None else ""
+        reporter.line(f"{doubts_text(report)}{where}")
+    choice = choose(data, report, made_by)
+    reporter.line(choice.title)
+    for name, why in choice.reasons.items():
+        reporter.line("\n".join(f"{name if not row else '':<9} {line}" for row, line in enumerate(why.splitlines())))
+    return OwnData(report, choice, made_by)
+
+
+def method_at_hand(model: str | None = None) -> str:
+    """What ``auto`` stands for here.
+
+    >>> method_at_hand() in ("rembg", "grabcut", "none")
+    True
+    """
+    if is_at_hand(model):
+        return "rembg"
+    return "grabcut" if importlib.util.find_spec("cv2") is not None else "none"
+
+
+def _make_masks(data: DataSection, masks: str, model: str | None, reporter: Reporter) -> str | None:
+    listing = list_files(data)
+    if listing is None or listing.masks is None:  # drawn data has its own, other data has no place for them
+        return None
+    bare, folder, have = records_without_masks(data)
+    method = method_at_hand(model) if masks == "auto" else masks
+    if not bare:
+        return None
+    if method == "none":
+        if masks == "auto":
+            reporter.line("no masks: neither rembg nor OpenCV is installed; pip install 'dapl[masks]' for masks")
+        return None
+    reporter.line(f"{len(bare)} of {len(bare) + have} images have no mask: made by {method} into {folder}")
+    if masks == "auto" and method == "grabcut":
+        reporter.line("  rembg makes better ones: pip install 'dapl[rembg]', then --masks rembg (docs/own-data.md)")
+    done = make_masks(data, method, model, quiet=reporter.quiet)
+    for _, text in done.failed[:3]:
+        reporter.line(f"  {text}")
+    if done.failed:
+        raise DaplError(
+            f"{len(done.failed)} of {len(bare)} masks could not be made by {method}; draw them, take these images out, "
+            "make all by another method (--masks), or train without (--masks none, and no folder of masks)."
+        )
+    return method
