@@ -49,8 +49,9 @@ class TinyVitEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trunk: Any = create_model("tiny_vit_5m_224", pretrained=False, num_classes=0)
-        self.trunk.stages[3].downsample.conv2.conv.stride = (1, 1)
+        trunk: Any = create_model("tiny_vit_5m_224", pretrained=False, num_classes=0)
+        trunk.stages[3].downsample.conv2.conv.stride = (1, 1)
+        self.trunk = trunk
         self.neck = nn.Sequential(
             nn.Conv2d(320, 256, 1, bias=False),
             LayerNorm2d(256),
@@ -59,7 +60,8 @@ class TinyVitEncoder(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.neck(self.trunk.stages(self.trunk.patch_embed(images)))
+        trunk: Any = self.trunk
+        return self.neck(trunk.stages(trunk.patch_embed(images)))
 
 
 class MobileSam(nn.Module):

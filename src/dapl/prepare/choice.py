@@ -76,7 +76,7 @@ def choose(data: DataSection, report: CheckReport, made_by: str | None = None) -
     model, why_model = _model(report, masks, usable)
     loss, why_loss = _loss(usable)
     given = data.model_dump(mode="json", exclude_defaults=True)
-    values = {"data": {"name": getattr(data, "name", "?"), **given}, "model": model, "loss": loss}
+    values: dict[str, Any] = {"data": {"name": getattr(data, "name", "?"), **given}, "model": model, "loss": loss}
     values["schedule"] = _schedule(images, batch, usable)
     reasons = {"model": why_model, "loss": why_loss, "schedule": _why_schedule(images, usable)}
     return Choice(values, reasons, title)

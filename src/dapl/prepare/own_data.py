@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +56,14 @@ def prepare_own_data(
     if len(report.faults) > 5:
         reporter.line(f"  and {len(report.faults) - 5} more things to look at; `dapl prepare check` lists them")
     if report.masks:
-        where = f"; the worst are in {sheets / 'masks.png'}" if report.doubts and sheets is not None else ""
-        reporter.line(f"{doubts_text(report)}{where}")
+        reporter.line(doubts_text(report))
+        if report.doubts and sheets is not None:
+            reporter.line(f"  the worst are in {sheets / 'masks.png'}")
     choice = choose(data, report, made_by)
     reporter.line(choice.title)
     for name, why in choice.reasons.items():
-        reporter.line("\n".join(f"{name if not row else '':<9} {line}" for row, line in enumerate(why.splitlines())))
+        text = textwrap.wrap(" ".join(why.split()), 70, initial_indent=f"{name:<9} ", subsequent_indent=" " * 10)
+        reporter.line("\n".join(text))
     return OwnData(report, choice, made_by)
 
 
