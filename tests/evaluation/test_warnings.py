@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from dapl.cli import main
 from dapl.evaluation import Evaluation, evaluate, table
 from dapl.evaluation.warnings import chance_probability
 from dapl.metrics.naming import background_share, background_warning, lies_on_background
@@ -50,13 +51,15 @@ def test_constant_maps_and_answers_by_chance(run: Path) -> None:
     assert json.loads(Run.open(run).evaluation_file.read_text())["warnings"] == result.warnings
 
 
-def test_weights_that_are_not_finite(run: Path) -> None:
+def test_weights_that_are_not_finite(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(run, "attention", math.nan)
-    result = evaluate(run, metrics="accuracy,coverage,sparsity", quiet=True)
-    assert result.warnings[0] == "weights of the model are not finite"
-    assert set(result.missing) == {"coverage", "sparsity"}
-    assert "not finite" in result.missing["coverage"]
-    assert result["accuracy"] <= 1
+    before = sorted(path.name for path in run.iterdir())
+    for words in (["evaluate", str(run)], ["export", str(run), "--format", "hub"], ["report", str(run)]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "best.safetensors: attention" in said
+        assert "has values that are not finite" in said
+    assert sorted(path.name for path in run.iterdir()) == before
 
 
 def test_reasons_on_background(evaluated: tuple[Path, Evaluation]) -> None:

@@ -298,3 +298,17 @@ def test_the_last_good_checkpoint_survives(
     lines = (tmp_path / "bad" / "metrics.jsonl").read_text()
     assert "NaN" not in lines
     assert yaml.safe_load((tmp_path / "bad" / "config.yaml").read_text())["schedule"][1]["stage"] == "joint"
+
+
+def test_a_loss_that_explodes_stops_the_run(
+    configured: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """It stays finite, so that nothing else would say so."""
+    rates = dict.fromkeys(("addon", "attention", "prototypes", "classifier"), 1e6)
+    stage = {"stage": "warm_up", "epochs": 3, "batch_size": 5, "learning_rates": rates}
+    config = configured({"schedule": [stage], "model.similarity": "cosine", "model.scale": 1000.0})
+    (tmp_path / "hot.yaml").write_text(dump_config(config))
+    assert main(["train", str(tmp_path / "hot.yaml"), "--out", str(tmp_path / "hot")]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("dapl: warm_up, epoch")
+    assert "exploded to" in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import select
 import sys
@@ -26,6 +27,8 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``dapl``; returns the exit code: 0, 2 where the user has to put something right, 128 + signal."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     parser = _parser()
     names, flags = _names_and_flags(parser, words)
     if words and not words[0].startswith("-") and words[0] not in names:

@@ -74,6 +74,28 @@ def command(
     return declare
 
 
+_LARGEST = 10**6
+"""No option counts more than a million of anything: it is said before something is allocated."""
+
+
+def _whole_number(text: str) -> int:
+    value = int(text) if len(text) <= 20 else _LARGEST + 1
+    if abs(value) > _LARGEST:
+        raise argparse.ArgumentTypeError(f"is {text[:40]}, and {_LARGEST:,} is the largest that makes sense")
+    return value
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not abs(value) <= _LARGEST:  # true for nan as well
+        raise argparse.ArgumentTypeError(f"is {text[:40]}; give a number up to {_LARGEST:,}")
+    return value
+
+
+_whole_number.__name__, _number.__name__ = "int", "float"  # as argparse names them in its messages
+_TYPES: dict[type, Callable[[str], Any]] = {int: _whole_number, float: _number}
+
+
 def _declare(parser: argparse.ArgumentParser, names: str, kind: Any, text: str) -> None:
     names, _, metavar = names.partition(" ")
     name, *older = names.split("/")
@@ -83,11 +105,11 @@ def _declare(parser: argparse.ArgumentParser, names: str, kind: Any, text: str) 
     elif kind == []:
         how |= {"action": "append", "default": []}
     elif isinstance(kind, type):
-        how |= {"type": kind}
+        how |= {"type": _TYPES.get(kind, kind)}
     else:
         choices = {"choices": kind} if isinstance(kind, tuple) else {}
         default = kind[0] if isinstance(kind, tuple) else kind
-        how |= {"type": type(default), "default": default, **choices}
+        how |= {"type": _TYPES.get(type(default), type(default)), "default": default, **choices}
         text += " (default: %(default)s)"
     if name[-1] in "+?":
         how |= {"nargs": name[-1]}
@@ -115,7 +137,7 @@ def joined(words: Sequence[str], flags: Collection[str]) -> list[str]:
 
 def overrides_of(rest: Sequence[str], known: argparse.Namespace) -> dict[str, Any]:
     """``--model.head_dim 8 --seed=1`` → {"model.head_dim": 8, "seed": 1}; values are YAML."""
-    import yaml
+    from dapl.common.yaml_text import parse_yaml
 
     overrides: dict[str, Any] = {}
     words = list(rest)
@@ -129,9 +151,9 @@ def overrides_of(rest: Sequence[str], known: argparse.Namespace) -> dict[str, An
                 raise DaplError(f"--{name} needs a value.")
             value = words.pop(0)
         try:
-            overrides[_SHORT.get(name, name)] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise DaplError(f"--{name}: '{value}' is not a YAML value.") from error
+            overrides[_SHORT.get(name, name)] = parse_yaml(value, f"--{name}")
+        except DaplError as error:
+            raise DaplError(f"--{name}: '{value[:60]}' is not a YAML value.") from error
     if overrides and known.fields is None:
         name = known.command
         raise DaplError(f"dapl {name} takes no --{next(iter(overrides))}; `dapl {name} --help` lists what it takes.")

@@ -16,5 +16,5 @@ def original_message(text: str) -> str | None:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """'; did you mean …?' where a known word is near, else the list of known ones."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word[:200], known, n=1, cutoff=0.5)  # longer ones take minutes
     return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}."

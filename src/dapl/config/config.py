@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from dapl.common.errors import nearest
 from dapl.config.data import DataConfig, ToyBirdsData
 from dapl.config.model import OWN_MODELS, DaplModel, ModelConfig
-from dapl.config.section import Section
+from dapl.config.section import LARGEST_SEED, Section
 from dapl.config.training import FitStage, JointStage, LastLayerStage, LossConfig, ProjectStage, Stage, WarmUpStage
 
 PARTS = ("backbone", "addon", "attention", "locator", "scout", "layers", "prototypes", "classifier")
@@ -30,18 +30,24 @@ class CacheConfig(Section):
     feature_type: Literal["float32", "float16"] = Field(
         "float32", description="How features are kept; float16 takes half the room and rounds them to 11 bits."
     )
-    limit_gb: float = Field(8.0, gt=0, description="Features larger than this are computed anew each epoch instead.")
+    limit_gb: float = Field(
+        8.0, gt=0, le=1e6, description="Features larger than this are computed anew each epoch instead."
+    )
 
 
 class RuntimeConfig(Section):
     accelerator: str = Field("auto", description="auto, cpu, cuda, mps: as Lightning Fabric names them.")
-    devices: int = Field(1, ge=1, description="Processes (devices) on each machine.")
+    devices: int = Field(1, ge=1, le=256, description="Processes (devices) on each machine.")
     nodes: int = Field(
-        1, ge=1, description="Machines; start one process group per machine, e.g. with torchrun or SLURM."
+        1, ge=1, le=10_000, description="Machines; start one process group per machine, e.g. with torchrun or SLURM."
     )
     precision: str = Field("32-true", description="32-true, bf16-mixed or 16-mixed, as Lightning Fabric names them.")
-    workers: int | None = Field(None, ge=0, description="Data loading processes; null picks by what has to be loaded.")
-    checkpoint_steps: int | None = Field(None, ge=1, description="Also checkpoint every so many steps within an epoch.")
+    workers: int | None = Field(
+        None, ge=0, le=256, description="Data loading processes; null picks by what has to be loaded."
+    )
+    checkpoint_steps: int | None = Field(
+        None, ge=1, le=10**9, description="Also checkpoint every so many steps within an epoch."
+    )
     logger: Literal["tensorboard", "wandb", "mlflow", "csv", "none"] = Field(
         "tensorboard",
         description="Where curves, numbers and the sheet of prototypes also go; tensorboard where it is installed. "
@@ -50,6 +56,7 @@ class RuntimeConfig(Section):
     evaluation_batch: int = Field(
         64,
         ge=1,
+        le=65_536,
         description="Images per step where nothing is learned; an evaluation on a CPU takes eight (docs/metrics.md).",
     )
 
@@ -57,7 +64,9 @@ class RuntimeConfig(Section):
 class Config(Section):
     """All that decides what a run does."""
 
-    seed: int = Field(0, ge=0, description="Seed of initial weights, order of images, augmentation and negatives.")
+    seed: int = Field(
+        0, ge=0, le=LARGEST_SEED, description="Seed of initial weights, order of images, augmentation and negatives."
+    )
     start: str | None = Field(
         None, description="Run whose model this one starts from, of the same shape; {seed} stands for the seed."
     )
@@ -67,6 +76,7 @@ class Config(Section):
     schedule: list[Stage] = Field(
         default_factory=lambda: list[Stage]((WarmUpStage(), JointStage(epochs=10), ProjectStage(), LastLayerStage())),
         min_length=1,
+        max_length=1000,
         description="Stages in order.",
     )
     cache: CacheConfig = Field(default_factory=CacheConfig)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from dapl.common.plugins import DATASET_GROUP
-from dapl.config.section import Section, or_plugin
+from dapl.config.section import LARGEST_SEED, MOST_CLASSES, Section, or_plugin
+
+_MOST_IMAGES = 10_000_000
 
 
 class DataSection(Section):
@@ -16,7 +18,7 @@ class DataSection(Section):
     tau: ClassVar[float] = 0.2
     """τ of Coverage and Diversity on this data, where none is given: the share of a part that a region must cover."""
 
-    image_size: int = Field(224, ge=32, description="Side of the square image that the model sees, in pixels.")
+    image_size: int = Field(224, ge=32, le=4096, description="Side of the square image that the model sees, in pixels.")
     fit: Literal["stretch", "crop", "pad"] = Field(
         "stretch",
         description="How an image becomes square: stretched (as ProtoPNet), the centre cropped, or padded.",
@@ -24,18 +26,32 @@ class DataSection(Section):
     validation_share: float = Field(
         0.1, gt=0, lt=1, description="Share of train held out for validation, stratified by class (decision 8)."
     )
-    validation_seed: int = Field(0, description="Seed of that hold-out; apart from `seed` so that seeds share it.")
+    validation_seed: int = Field(
+        0,
+        ge=-LARGEST_SEED,
+        le=LARGEST_SEED,
+        description="Seed of that hold-out; apart from `seed` so that seeds share it.",
+    )
 
 
 class ToyBirdsData(DataSection):
     """Procedurally drawn birds with exact part masks."""
 
     name: Literal["toybirds"] = "toybirds"
-    classes: int = Field(10, ge=2, description="Number of classes.")
-    images_per_class: int = Field(30, ge=2, description="Training images per class (validation is taken from them).")
-    test_images_per_class: int = Field(20, ge=1, description="Test images per class.")
+    classes: int = Field(10, ge=2, le=MOST_CLASSES, description="Number of classes.")
+    images_per_class: int = Field(
+        30, ge=2, le=1_000_000, description="Training images per class (validation is taken from them)."
+    )
+    test_images_per_class: int = Field(20, ge=1, le=1_000_000, description="Test images per class.")
     background_cue: float = Field(0.0, ge=0, le=1, description="Probability that the background gives the class away.")
-    seed: int = Field(0, ge=0, description="Seed of the classes and images.")
+    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="Seed of the classes and images.")
+
+    @model_validator(mode="after")
+    def _can_be_listed(self) -> ToyBirdsData:
+        images = self.classes * (self.images_per_class + self.test_images_per_class)
+        if images > _MOST_IMAGES:
+            raise ValueError(f"{images:,} images are more than the {_MOST_IMAGES:,} that can be listed. Ask for fewer.")
+        return self
 
 
 class CubData(DataSection):
@@ -67,7 +83,7 @@ class SplitData(DataSection):
     test_share: float = Field(
         0.2, gt=0, lt=1, description="Share held out for test, stratified by class, where the data has no test split."
     )
-    split_seed: int = Field(0, description="Seed of that hold-out.")
+    split_seed: int = Field(0, ge=-LARGEST_SEED, le=LARGEST_SEED, description="Seed of that hold-out.")
 
 
 class FolderData(SplitData):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from dapl.common.plugins import SYSTEM_GROUP
-from dapl.config.section import Section, or_plugin
+from dapl.config.section import MOST_PROTOTYPES, MOST_WIDTH, Section, or_plugin
 
 
 class BackboneConfig(Section):
@@ -15,6 +15,7 @@ class BackboneConfig(Section):
     stages: list[int | Literal["head"]] = Field(
         [-1],
         min_length=1,
+        max_length=64,
         description="Feature stages, −1 the last, head what stands before pooling (conv_head, 1280 channels, of "
         "MobileNetV2 and the EfficientNets; the normalised tokens of a transformer).",
     )
@@ -81,15 +82,15 @@ class SimilaritySection(AddOnSection):
         "log", description="log((d² + 1)/(d² + ε)) as in the papers, or σ·cos(z, p) with a learned scale σ (ours)."
     )
     epsilon: float = Field(1e-4, gt=0, lt=1, description="ε of the log similarity.")
-    scale: float = Field(3.0, gt=0, description="σ of the cosine similarity at the start.")
+    scale: float = Field(3.0, gt=0, le=1e6, description="σ of the cosine similarity at the start.")
 
 
 class DaplModel(SimilaritySection):
     """Diversity-Aware Prototype Learning."""
 
     system: Literal["dapl"] = "dapl"
-    heads: int = Field(10, ge=1, description="N: attention heads, and so prototypes per class.")
-    head_dim: int = Field(16, ge=1, description="D1: width of one head and of its prototypes; D = N·D1.")
+    heads: int = Field(10, ge=1, le=MOST_PROTOTYPES, description="N: attention heads, and so prototypes per class.")
+    head_dim: int = Field(16, ge=1, le=MOST_WIDTH, description="D1: width of one head and of its prototypes; D = N·D1.")
     patch: int = Field(1, description="H1 = W1: side of a prototype patch on the feature grid; only 1 is built.")
 
     @field_validator("patch")
@@ -102,29 +103,37 @@ class DaplModel(SimilaritySection):
             )
         return patch
 
+    @model_validator(mode="after")
+    def _fits(self) -> DaplModel:
+        if self.heads * self.head_dim > MOST_WIDTH:
+            raise ValueError(
+                f"heads × head_dim = {self.heads * self.head_dim:,} channels are more than {MOST_WIDTH:,}. Lower one."
+            )
+        return self
+
 
 class ProtoPNetModel(SimilaritySection):
     """ProtoPNet: prototypes of all classes in one space, a last layer that connects all with all."""
 
     system: Literal["protopnet"] = "protopnet"
-    prototypes_per_class: int = Field(10, ge=1, description="Prototypes of a class.")
-    width: int = Field(128, ge=1, description="Width of the embedding and of a prototype.")
-    other_class_weight: float = Field(-0.5, description="Where the weights to other classes start.")
+    prototypes_per_class: int = Field(10, ge=1, le=MOST_PROTOTYPES, description="Prototypes of a class.")
+    width: int = Field(128, ge=1, le=MOST_WIDTH, description="Width of the embedding and of a prototype.")
+    other_class_weight: float = Field(-0.5, ge=-1e6, le=1e6, description="Where the weights to other classes start.")
 
 
 class ProtoPShareModel(ProtoPNetModel):
     """ProtoPShare: a ProtoPNet (of `start`, or trained by the stages before) whose prototypes are merged."""
 
     system: Literal["protopshare"] = "protopshare"  # type: ignore[assignment]
-    other_class_weight: float = Field(0.0, description="Where the weights to other classes start.")
+    other_class_weight: float = Field(0.0, ge=-1e6, le=1e6, description="Where the weights to other classes start.")
 
 
 class PixPNetModel(AddOnSection):
     """PixPNet: cosine distance, plain sums as logits, maps painted by exact receptive fields."""
 
     system: Literal["pixpnet"] = "pixpnet"
-    prototypes_per_class: int = Field(10, ge=1, description="Prototypes of a class.")
-    width: int = Field(192, ge=1, description="Width of the embedding and of a prototype.")
+    prototypes_per_class: int = Field(10, ge=1, le=MOST_PROTOTYPES, description="Prototypes of a class.")
+    width: int = Field(192, ge=1, le=MOST_WIDTH, description="Width of the embedding and of a prototype.")
     epsilon: float = Field(1e-6, gt=0, lt=1, description="ε of log(1/(d + ε) + 1).")
 
     @field_validator("backbone")
@@ -145,14 +154,16 @@ class PartsModel(SystemSection):
 
     system: Literal["parts"] = "parts"
     backbone: BackboneConfig = Field(default_factory=lambda: BackboneConfig(stages=[-2, -1], fuse=False))
-    heads: int = Field(10, ge=1, description="N: heads, and so prototypes per class.")
-    head_dim: int = Field(64, ge=1, description="D1: width of what a head is embedded in, and of its prototypes.")
+    heads: int = Field(10, ge=1, le=MOST_PROTOTYPES, description="N: heads, and so prototypes per class.")
+    head_dim: int = Field(
+        64, ge=1, le=MOST_WIDTH, description="D1: width of what a head is embedded in, and of its prototypes."
+    )
     evidence: Literal["crop", "map"] = Field(
         "crop",
         description="What a head sees: a crop of its own, and no other pixel, or features pooled under its map, whose "
         "cells have seen the whole image.",
     )
-    crop_size: int = Field(96, ge=32, description="Side, in pixels, that a crop is brought to.")
+    crop_size: int = Field(96, ge=32, le=2048, description="Side, in pixels, that a crop is brought to.")
     crop_side: float = Field(0.75, gt=0, le=2, description="Side of a crop, as a share of √(area of the object).")
     head_dropout: float = Field(
         0.5, ge=0, lt=1, description="Probability that a head has no say in a step, so that every head knows the class."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 
 from dapl.common.errors import DaplError, nearest
 from dapl.common.plugins import DATASET_GROUP, SYSTEM_GROUP, plugins
+from dapl.common.yaml_text import parse_yaml
 from dapl.config.config import Config
 from dapl.config.data import DataConfig
 from dapl.config.model import ModelConfig
@@ -74,6 +77,10 @@ def _describe_option(option: type[Section], dotted: str, separator: str) -> Iter
     yield from describe_fields(option, f"{dotted}{separator}")
 
 
+_SHOWN_ERRORS = 20
+"""More would scroll the first ones away, and take long where thousands of fields are unknown."""
+
+
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML file and lay dotted overrides over it, e.g. ``{"model.head_dim": 8}``."""
     values: dict[str, Any] = {} if path is None else read_config_file(path)
@@ -94,13 +101,11 @@ def with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError as error:
         raise DaplError(f"{path}: no such file; give a YAML config such as configs/cub20.yaml.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise DaplError(f"{path}:{where} is not YAML ({getattr(error, 'problem', error)}).") from error
+    except UnicodeDecodeError as error:
+        raise DaplError(f"{path}: is not YAML ({error}).") from error
     except OSError as error:
         raise DaplError(f"{path}: cannot be read ({error.strerror}).") from error
     if values is None:
@@ -148,8 +153,13 @@ def parse_config(values: Mapping[str, Any], source: str = "config") -> Config:
     try:
         return Config.model_validate(dict(values))
     except ValidationError as error:
-        lines = [f"{source}: {line}" for line in dict.fromkeys(_explain(e) for e in error.errors())]
+        found = error.errors(include_url=False)
+        lines = [f"{source}: {line}" for line in dict.fromkeys(_explain(one) for one in found[:_SHOWN_ERRORS])]
+        if len(found) > _SHOWN_ERRORS:
+            lines.append(f"{source}: and {len(found) - _SHOWN_ERRORS:,} more.")
         raise DaplError("\n".join(lines)) from error
+    except RecursionError as error:
+        raise DaplError(f"{source}: is nested too deeply for a config; write it flat.") from error
 
 
 def dump_config(config: Config) -> str:
@@ -182,7 +192,7 @@ def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _item(items: list[Any], key: str, dotted: str) -> Any:
-    if not key.isdigit() or int(key) >= len(items):
+    if not re.fullmatch("[0-9]{1,6}", key) or int(key) >= len(items):  # ² is a digit, too
         raise DaplError(f"--{dotted}: '{key}' is no item of the list; it has {len(items)}, counted from 0.")
     return items[int(key)]
 
@@ -192,18 +202,24 @@ def _explain(error: Any) -> str:
     location = tuple(error["loc"])
     field = ".".join(str(part) for index, part in enumerate(location) if not _is_tag(location, index))
     if error["type"] == "extra_forbidden":
-        return f"unknown field '{field}'{nearest(str(location[-1]), _known_at(location[:-1]))}"
+        return f"unknown field '{_short(field)}'{nearest(str(location[-1]), _known_at(location[:-1]))}"
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
         tag = error["ctx"]["discriminator"].strip("'")
         if error["type"] == "union_tag_not_found":
             return f"field '{field}.{tag}' is missing; it says which kind this is."
         known = [tag.strip(" '") for tag in error["ctx"]["expected_tags"].split(",")]
         known += plugins(_GROUPS[field]) if field in _GROUPS else ()
-        return f"field '{field}.{tag}': '{error['ctx']['tag']}' is not known{nearest(error['ctx']['tag'], known)}"
+        return (
+            f"field '{field}.{tag}': '{_short(error['ctx']['tag'])}' is not known{nearest(error['ctx']['tag'], known)}"
+        )
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error" and not field:
         return message
-    return f"field '{field}': {message[0].lower() + message[1:]} (got {error['input']!r})."
+    return f"field '{field}': {message[0].lower() + message[1:]} (got {reprlib.repr(error['input'])})."
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _is_tag(location: Sequence[Any], index: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator
+from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, field_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from dapl.common.errors import DaplError
@@ -14,7 +14,31 @@ from dapl.common.plugins import load_plugin
 class Section(BaseModel):
     """A group of fields: unknown ones are refused, values do not change after they were checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _is_a_name(cls, value: Any) -> Any:
+        if isinstance(value, str) and ("\0" in value or len(value) > _LONGEST_TEXT):
+            raise ValueError(f"a text of {len(value):,} characters, or with one that no name has. Shorten or mend it.")
+        return value
+
+
+_LONGEST_TEXT = 10_000
+LARGEST_SEED = 2**63 - 1
+"""What generators of random numbers take."""
+MOST_CLASSES = 100_000
+MOST_PROTOTYPES = 1024
+"""Per class."""
+MOST_WIDTH = 16_384
+"""Channels of an embedding: its attention has matrices of the square of that."""
+MOST_EPOCHS = 1_000_000
+MOST_ROWS = 1_000_000
+"""In one batch."""
+LARGEST_WEIGHT = 1e9
+"""Of a term of the loss; float32, in which all is computed, ends at 3e38."""
+LARGEST_RATE = 1e30
+"""Of learning. Steps that long ruin a model, which training says; beyond, single precision cannot hold them."""
 
 
 def or_plugin(group: str, tag: str) -> WrapValidator:

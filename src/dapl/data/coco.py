@@ -7,7 +7,7 @@ for) segmentation are the sample's. Annotations of a crowd are never the object.
 from __future__ import annotations
 
 import json
-import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,6 +24,10 @@ from dapl.masks.polygons import Box
 MaskOf = Literal["object", "class"]
 Json = dict[str, Any]
 ATTRIBUTE = "attribute:"
+_LONGEST = 250
+"""Bytes of the name of a file or folder, so that the name of a mask can still be longer."""
+_LARGEST = 1e7
+"""Pixels by which a coordinate or an area's side may be away from 0; beyond it is no image that can be opened."""
 VISIBLE = 2
 """A keypoint's flag: 0 not annotated, 1 annotated but hidden, 2 visible."""
 
@@ -88,7 +92,11 @@ class _CocoFile:
                 self._leave_out(image.get("file_name", place), f"images, item {place}: left out, {wrong}.")
             else:
                 self.images[image["id"]] = image
-        self.categories = {category["id"]: category for category in content.get("categories", []) if "id" in category}
+        self.categories = {
+            category["id"]: category
+            for category in content.get("categories", [])
+            if isinstance(category.get("id"), int | str)
+        }
         self.objects: dict[Any, list[_Object]] = {image_id: [] for image_id in self.images}
         """By image id, those whose class is known, the largest first."""
         for place, annotation in enumerate(content["annotations"]):
@@ -134,7 +142,7 @@ class _CocoFile:
 
     def part_names(self) -> list[str]:
         """Keypoint names of all categories, in the order in which they stand there."""
-        return [str(name) for category in self.categories.values() for name in category.get("keypoints") or ()]
+        return [name for category in self.categories.values() for name in _part_names(category)]
 
     def find_images(self) -> Path:
         """The folder near the JSON file that holds its first image; beside the file where none does."""
@@ -143,9 +151,15 @@ class _CocoFile:
         tail = self.path.stem.rpartition("_")[2]  # annotations/instances_train2017.json belongs to train2017/
         first = next((image["file_name"] for image in self.images.values()), "")
         for folder in (here, here / "images", above, above / "images", above / tail, above / "images" / tail):
-            if first and (folder / first).is_file():
+            if first and os.path.isfile(folder / first):
                 return folder
         return here
+
+
+def _part_names(category: Json) -> list[str]:
+    """Keypoint names of a category; none where it has a number or something else in their place."""
+    names = category.get("keypoints")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _load(path: Path) -> dict[str, list[Json]]:
@@ -168,6 +182,8 @@ def _wrong_image(image: Json, before: dict[Any, Json]) -> str | None:
         return "it has no file_name or no id"
     if number in before:
         return f"the id {number!r} was used before"
+    if "\0" in name or any(len(part.encode("utf-8", "replace")) > _LONGEST for part in name.split("/")):
+        return "its file_name is no name of a file"
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
         return f"its file_name {name!r} leads out of the folder of the images"
     return None
@@ -175,15 +191,16 @@ def _wrong_image(image: Json, before: dict[Any, Json]) -> str | None:
 
 def _area(annotation: Json) -> float:
     area = annotation.get("area")
-    if isinstance(area, int | float) and area > 0:
+    if type(area) in (int, float) and 0 < area <= _LARGEST**2:  # false for nan as well
         return float(area)
     box = _box(annotation)
     return 0.0 if box is None else (box[2] - box[0]) * (box[3] - box[1])
 
 
 def _are_numbers(value: Any, count: int) -> bool:
+    """Of a size that can be of an image: NaN, infinity and 10⁹ pixels are not."""
     numbers = isinstance(value, list) and len(value) == count
-    return numbers and all(isinstance(n, int | float) and math.isfinite(n) for n in value)
+    return numbers and all(type(n) in (int, float) and abs(n) <= _LARGEST for n in value)  # false for nan as well
 
 
 def _box(annotation: Json) -> Box | None:
@@ -231,16 +248,20 @@ def _records(file: _CocoFile, listing: Listing, folder: Path, masks: Path, mask_
         segmentations = _segmentations(of_class if mask_of == "class" else [chosen], origin)
         mask = masks / f"{name}.png"
         points, visible = _keypoints(chosen, file, listing, name, origin)
+        box = _box(chosen.annotation)
+        if box is None and chosen.annotation.get("bbox"):
+            text = f"{origin}: its box is left out, it is not (x, y, width, height) of an object in an image."
+            listing.faults.append(Fault("left out", name, text))
         height, width = image.get("height"), image.get("width")
         records[name] = ImageRecord(
             name=name,
             path=folder / name,
             label=label[chosen.class_name],
-            mask=segmentations or (MaskFile(mask) if mask.is_file() else None),
+            mask=segmentations or (MaskFile(mask) if os.path.isfile(mask) else None),
             mask_path=mask,
             points=points,
             visible=visible,
-            box=_box(chosen.annotation),
+            box=box,
             origin=origin,
             size=(height, width) if isinstance(height, int) and isinstance(width, int) else None,
         )
@@ -266,8 +287,9 @@ def _keypoints(
     written, parts = one.annotation.get("keypoints"), listing.parts
     if not written or not parts:
         return None, None
-    category = file.categories.get(one.annotation.get("category_id"), {})
-    names = [str(part) for part in category.get("keypoints") or ()]
+    number = one.annotation.get("category_id")
+    category = file.categories.get(number, {}) if isinstance(number, int | str) else {}
+    names = _part_names(category)
     if not _are_numbers(written, 3 * len(names)):
         text = (
             f"{origin}: its keypoints are left out, they are not {len(names)} × (x, y, flag), one for each keypoint of"

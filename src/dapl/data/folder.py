@@ -16,7 +16,16 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from dapl.common.errors import DaplError
-from dapl.data.listing import SPLITS, Fault, ImageRecord, Listing, MaskFile, drop_unlearned_classes, name_missing_masks
+from dapl.data.listing import (
+    SPLITS,
+    Fault,
+    ImageRecord,
+    Listing,
+    MaskFile,
+    drop_unlearned_classes,
+    is_text,
+    name_missing_masks,
+)
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jp2")
 """Files with these are taken for images, in small or capital letters."""
@@ -111,7 +120,11 @@ def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[
             name = path.relative_to(root).as_posix()
             if file.startswith(".") or file.lower() in _IGNORED:
                 continue
-            if _is_image(path):
+            if not is_text(name):
+                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+                text = f"{shown}: left out, its name is not text in UTF-8; rename it."
+                faults.append(Fault("left out", os.fsencode(name).decode("utf-8", "backslashreplace"), text))
+            elif _is_image(path):
                 records.append(ImageRecord(name, path, label))
             else:
                 text = f"{path}: left out, not an image by its name ({', '.join(SUFFIXES)})."
@@ -225,14 +238,20 @@ def _table_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise DaplError(f"{path}: cannot be read as text in UTF-8 ({error}); see docs/own-data.md.") from error
     header = text.split("\n", 1)[0]
     reader = csv.DictReader(text.splitlines(), delimiter=";" if ";" in header and "," not in header else ",")
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    try:
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    except csv.Error as error:
+        raise DaplError(f"{path}, line 1: not the head of a table ({error}); see docs/own-data.md.") from error
     if missing:
         raise DaplError(
             f"{path}, line 1: the column {missing[0]} is missing; the columns are {', '.join(COLUMNS)} and, where some"
             f" parts are hidden, visible."
         )
-    for row in reader:
-        yield reader.line_num, row
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise DaplError(f"{path}, line {reader.line_num + 1}: not a row of a table ({error}); mend it.") from error
 
 
 def _point(row: dict[str, str]) -> tuple[float, float] | None:

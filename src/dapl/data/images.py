@@ -6,6 +6,7 @@ coordinates of that upright image, the one that every viewer shows.
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
@@ -102,6 +103,8 @@ def _to_8_bit(image: Image.Image, name: str | Path) -> np.ndarray:
 def _decode(path: Path, max_pixels: int) -> Image.Image:
     """Read and turned upright, in the mode of the file. Whatever goes wrong is the file's fault and names it."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # reading a pipe would wait for ever
+            raise DaplError(f"{path}: is a pipe or device, not an image; take it out of the data set.")
         # given a path, Pillow maps uncompressed TIFF files into memory and scrambles those with an orientation above 4
         with path.open("rb") as stream, Image.open(stream) as file:
             width, height = file.size
@@ -124,12 +127,21 @@ def _decode(path: Path, max_pixels: int) -> Image.Image:
         raise DaplError(f"{path}: {what}; replace it or take it out of the data set.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DaplError(f"{path}: more pixels than Pillow opens ({error}); scale it down.") from None
+    except OSError as error:
+        if error.errno is None:  # Pillow's own: a broken file
+            raise _corrupt(path, error) from error
+        raise DaplError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions.") from error
     except MemoryError:
-        raise
+        raise DaplError(f"{path}: does not fit into memory; scale it down.") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken data
-        raise DaplError(
-            f"{path}: the image is corrupt or truncated ({error}); replace it or take it out of the data set."
-        ) from error
+        raise _corrupt(path, error) from error
+
+
+def _corrupt(path: Path, error: Exception) -> DaplError:
+    reason = str(error)[:200]
+    return DaplError(
+        f"{path}: the image is corrupt or truncated ({reason}); replace it or take it out of the data set."
+    )
 
 
 def upright(image: Image.Image) -> Image.Image:

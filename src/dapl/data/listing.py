@@ -264,11 +264,16 @@ def _box_of(record: ImageRecord, size: ImageSize, faults: list[Fault]) -> tv_ten
     """Clipped to the image; a box of which nothing is left is a fault."""
     if record.box is None:
         return None
-    box = np.array(record.box, dtype=np.float32).reshape(2, 2).clip(0, [size[1], size[0]])
-    if (box[1] - box[0] < 1).any():
+    end = np.array([size[1], size[0]])
+    written = np.array(record.box, dtype=np.float32).reshape(2, 2)
+    box = written.clip(0, end)
+    far = (written < -end).any() or (written > 2 * end).any()
+    empty = (box[1] - box[0] < 1).any()
+    if far or empty:
         x1, y1, x2, y2 = record.box
+        how = "lies" if empty else "reaches far"
         text = (
-            f"{record.origin}: the box ({x1:g}, {y1:g}) to ({x2:g}, {y2:g}) lies outside {record.name}, which is"
+            f"{record.origin}: the box ({x1:g}, {y1:g}) to ({x2:g}, {y2:g}) {how} outside {record.name}, which is"
             f" {size[1]}×{size[0]}; mend it."
         )
         faults.append(Fault("box", record.name, text))
@@ -323,8 +328,36 @@ def require_every_class(listing: Listing, mend: str) -> None:
             raise DaplError(f"{listing.source}: class {name} has no {split} image; {mend}")
 
 
+_LONGEST_NAME = 500
+
+
+def _refuse_unreadable_names(listing: Listing) -> None:
+    """Names go into files, tables and pages, where each has to be text."""
+    for kind, names in (("class", listing.classes), ("part", listing.parts), ("image", [one.name for one in listing])):
+        for name in names:
+            if len(name) > (_LONGEST_NAME if kind != "image" else 8 * _LONGEST_NAME):
+                raise DaplError(f"{listing.source}: a {kind} has a name of {len(name):,} characters; shorten it.")
+            if not is_text(name):
+                shown = name.encode("utf-8", "backslashreplace").decode()
+                raise DaplError(f"{listing.source}: the name of the {kind} {shown} is not text in UTF-8; rename it.")
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written: what a file system holds in another encoding than UTF-8 cannot.
+
+    >>> is_text("köln.jpg"), is_text(b"k\\xf6ln.jpg".decode("utf-8", "surrogateescape"))
+    (True, False)
+    """
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def refuse_unusable(listing: Listing) -> None:
     """What cannot be trained on at all: too few classes, files that are not there, masks for some images only."""
+    _refuse_unreadable_names(listing)
     train = listing.records["train"]
     if not train:
         raise DaplError(listing.faults[0].text if listing.faults else f"{listing.source}: holds no training image.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import random
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,7 +160,7 @@ def class_index(classes: Sequence[str], name: str | int) -> int:
     [1, 1, 1, 1, 1]
     """
     if isinstance(name, str):
-        if _with_name(classes, name) or not name.lstrip("-").isdigit():
+        if _with_name(classes, name) or not re.fullmatch("-?[0-9]{1,9}", name):
             return _named_class(classes, name)
         name = int(name)
     if not 0 <= name < len(classes):

@@ -26,7 +26,7 @@ from dapl.evaluation.passes import measure_sources, measure_split, purity_of_pro
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
 from dapl.evaluation.result import Evaluation
 from dapl.evaluation.split_sums import keep_sums
-from dapl.evaluation.warnings import NOT_FINITE, all_finite, warnings_of
+from dapl.evaluation.warnings import warnings_of
 from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_needs
 from dapl.models.weight_sources import notice
 from dapl.processes.interface import Processes
@@ -93,10 +93,6 @@ def _evaluate_process(
     if len(loaded.model.prototypes):
         has.add("maps")
     missing = missing_needs(names, has)
-    finite = all_finite(loaded.model)
-    if not finite:
-        missing |= {name: NOT_FINITE for name in names if "maps" in metric(name).needs}
-        has.discard("maps")
     # What a metric keeps may be had where the metric itself cannot: heads overlap, whatever the parts are.
     kept = names if "maps" in has else names - missing.keys()
     measured, mode = _measure(loaded, run_data, split, protocol, kept, names - missing.keys(), reporter)
@@ -115,7 +111,7 @@ def _evaluate_process(
     if (said := notice(config.model.backbone.weights, config.data.name)) is not None:
         facts["notice"] = said
     counts = prototype_counts(loaded) if "prototypes" in measured.names else {}
-    result = summarise(measured, facts, missing, counts, finite)
+    result = summarise(measured, facts, missing, counts)
     if with_chance and "maps" in has and names & reachable(dataset):
         number = prototypes_per_class(measured.kept)
         result = replace(result, chance=chance_of(run_data, split, protocol, number))
@@ -188,9 +184,8 @@ def summarise(
     facts: dict[str, Any],
     missing: dict[str, str],
     prototypes: dict[str, Any],
-    finite: bool = True,
 ) -> Evaluation:
-    """Numbers, curves and reasons from what the passes left behind. ``finite``: whether all weights are."""
+    """Numbers, curves and reasons from what the passes left behind."""
     found = numbers(measured)
     empty = [name for name in measured.names if name in found and math.isnan(found[name].value)]
     for name in empty:
@@ -207,7 +202,7 @@ def summarise(
         missing={name: missing[name] for name in NAMES if name in missing},
         curves=coverage_curves(measured) if with_parts and "coverage" in measured.names else {},
         skipped=int((~measured.scoped["visible"].any(1)).sum()) if with_parts else 0,
-        warnings=warnings_of(measured, finite, found),
+        warnings=warnings_of(measured, found),
     )
 
 

@@ -36,7 +36,7 @@ class Evaluation:
     skipped: int = 0
     """Rows without a visible part, which have no Coverage and no Diversity."""
     warnings: list[str] = field(default_factory=list)
-    """Reasons not to believe the numbers: weights that are not finite, constant maps, accuracy at chance, reasons that
+    """Reasons not to believe the numbers: constant maps, accuracy at chance, reasons that
     rest on background."""
 
     def __repr__(self) -> str:

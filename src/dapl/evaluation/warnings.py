@@ -1,4 +1,4 @@
-"""What makes the numbers of a model worthless, said in plain words: weights, maps and answers that say nothing.
+"""What makes the numbers of a model worthless, said in plain words: maps and answers that say nothing.
 
 The rule for background is that of `dapl.metrics.naming`, which every command and page goes by.
 """
@@ -7,29 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from dapl.evaluation.measures import Measurements
 from dapl.evaluation.statistics import Number
 from dapl.metrics.naming import background_warning
 
-NOT_FINITE = "the model has weights that are not finite, so that it has no maps"
 FLAT_SHARE = 0.05
 """Constant maps are named when they are at least this share of all: where a similarity may be 0, as in the system
 parts, a few prototypes that see nothing of theirs are no reason to doubt a model."""
 LEVEL = 0.05
 """Accuracy is that of chance when chance reaches it with at least this probability."""
-
-
-def all_finite(model: nn.Module) -> bool:
-    """Whether no weight and no buffer of a model is NaN or infinite.
-
-    >>> layer = nn.Linear(1, 1)
-    >>> _ = nn.init.constant_(layer.weight, float("nan"))
-    >>> all_finite(layer), all_finite(nn.Linear(1, 1))
-    (False, True)
-    """
-    return all(bool(value.isfinite().all()) for value in model.state_dict().values() if value.is_floating_point())
 
 
 def chance_probability(right: int, images: int, share: float) -> float:
@@ -45,13 +33,13 @@ def chance_probability(right: int, images: int, share: float) -> float:
     return float(bdtrc(right - 1, images, share))
 
 
-def warnings_of(measured: Measurements, finite: bool = True, numbers: Mapping[str, Number] | None = None) -> list[str]:
+def warnings_of(measured: Measurements, numbers: Mapping[str, Number] | None = None) -> list[str]:
     """Reasons not to believe the numbers, each a clause; empty for a model that has learned something.
 
     ``numbers``: what was made of the measurements, for the share of background.
     """
-    found = [] if finite else ["weights of the model are not finite"]
-    if finite and (share := _flat_share(measured)) >= FLAT_SHARE:
+    found = []
+    if (share := _flat_share(measured)) >= FLAT_SHARE:
         found.append(f"{share:.0%} of the maps are constant: they have no region and lie on no part")
     if "right" in measured.images:
         found += _chance(measured.images["right"], measured.labels)

@@ -47,7 +47,7 @@ from dapl.export.folder import (
 )
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
-from dapl.models.weights import hub_or_cache
+from dapl.models.weights import first_not_finite, hub_or_cache
 from dapl.runs.checkpoint import restore_model
 from dapl.runs.loading import load_run
 from dapl.runs.looks import PrototypeLook
@@ -228,7 +228,10 @@ def load_exported(folder: Path | str) -> ExportedModel:
         raise DaplError(f"{folder}: no such folder; `dapl export RUN` makes one.")
     config, records = read_config(folder), read_records(folder)
     model = build_model(config.model, len(config.classes), pretrained=False)
-    restore_model(model, _read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    weights = _read_weights(folder / WEIGHTS)
+    restore_model(model, weights, folder / WEIGHTS)
+    if (broken := first_not_finite(weights)) is not None:
+        raise DaplError(f"{folder / WEIGHTS}: {broken} has values that are not finite; export or download it anew.")
     _set_normalisation(model, config)
     indices, count = [record.index for record in records.prototypes], len(model.prototypes)
     if indices and indices != list(range(count)):

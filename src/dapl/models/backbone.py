@@ -101,7 +101,17 @@ class Backbone(nn.Module):
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         """One map per stage, B×Ds×Hs×Ws."""
-        maps = self.network(images)
+        try:
+            maps = self.network(images)
+        except (AssertionError, RuntimeError) as error:
+            wanted = self.network.pretrained_cfg.get("fixed_input_size") and self.network.pretrained_cfg["input_size"]
+            if not wanted or tuple(wanted[1:]) == tuple(images.shape[-2:]):
+                raise
+            height, width = images.shape[-2:]
+            raise DaplError(
+                f"data.image_size: {self.name} was made for images of {wanted[1]}×{wanted[2]} pixels and does not take "
+                f"{height}×{width}; set it to {wanted[1]}, or take a backbone for any size."
+            ) from error
         if getattr(self.network, "output_fmt", None) == "NHWC":  # as the Swin family has it
             maps = [m.permute(0, 3, 1, 2) for m in maps]
         if self.head is None:
@@ -287,8 +297,10 @@ def create_backbone(
             arguments=source.arguments if source else None,
             normalisation=(source.mean, source.std) if source else None,
         )
-    except RuntimeError as error:
+    except DaplError:
+        raise
+    except Exception as error:  # timm's loading of tensors that do not fit raises nearly anything
         if state_dict is None:
             raise
-        reason = str(error).splitlines()[-1].strip()
+        reason = (str(error).splitlines() or [type(error).__name__])[-1].strip()
         raise DaplError(f"{weights}: these are the weights of another model than {name} ({reason})") from error

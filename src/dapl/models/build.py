@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
+from dapl.common.errors import DaplError
 from dapl.common.plugins import SYSTEM_GROUP, find_builder
 from dapl.config import ModelConfig
 from dapl.models.backbone import create_backbone
@@ -48,9 +50,30 @@ def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bo
     >>> len(build_model(config.model, classes=3, pretrained=False).prototypes)
     6
     """
+    _check_memory(config, classes)
     with torch.random.fork_rng(devices=[]), nullcontext() if pretrained else without_weights():
         torch.manual_seed(seed)
         return find_builder(config.system, SYSTEMS, SYSTEM_GROUP, "model.system")(config, classes)
+
+
+def _check_memory(config: ModelConfig, classes: int) -> None:
+    """Refuse what cannot be held, before anything is allocated: the system would end the process without a word."""
+    per_class = getattr(config, "heads", None) or getattr(config, "prototypes_per_class", None)
+    width = getattr(config, "head_dim", None) or getattr(config, "width", None)
+    if not isinstance(per_class, int) or not isinstance(width, int):
+        return
+    prototypes = classes * per_class
+    everything = prototypes * (width + (classes if config.system.startswith("protop") else 1))
+    needed, memory = 4 * _COPIES * everything, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise DaplError(
+            f"model: {prototypes:,} prototypes of {classes:,} classes take {needed / 1e9:,.0f} GB to train, and this "
+            f"machine has {memory / 1e9:,.0f}; ask for fewer or narrower ones."
+        )
+
+
+_COPIES = 4
+"""Of a weight: itself, its gradient and Adam's two moments."""
 
 
 def _builder(model: Callable[..., PrototypeModel]) -> Builder:

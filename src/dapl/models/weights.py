@@ -7,9 +7,8 @@ No file can run code: ``.safetensors`` is read as such and everything else goes 
 from __future__ import annotations
 
 import importlib.util
-import pickle
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -83,17 +82,34 @@ def read_state_dict(path: Path) -> StateDict:
         )
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
+            return _finite(safetensors.torch.load_file(path), path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # torch's reader raises nearly anything on a file that is none
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DaplError(
             f"{path}: cannot be read as weights ({reason}); it is truncated, not a weight file, or holds code."
         ) from error
     loaded = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded
-    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items()
+    ):
         raise DaplError(f"{path}: holds no state dict (a mapping from names to tensors); save `model.state_dict()`.")
-    return loaded
+    return _finite(loaded, path)
+
+
+def _finite(state: StateDict, path: Path) -> StateDict:
+    if (name := first_not_finite(state)) is not None:
+        raise DaplError(f"{path}: {name} has values that are not finite; take weights of another training.")
+    return state
+
+
+def first_not_finite(state: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor with a value that is NaN or infinite; None where there is none.
+
+    >>> first_not_finite({"good": torch.zeros(2), "bad": torch.tensor([0, float("nan")])})
+    'bad'
+    """
+    return next((name for name, value in state.items() if not bool(value.isfinite().all())), None)
 
 
 class _WithoutRandomNumbers(TorchFunctionMode):
@@ -107,8 +123,12 @@ class _WithoutRandomNumbers(TorchFunctionMode):
 
 def blank_network(name: str, features_only: bool = False) -> Any:
     """The timm model without memory: names and shapes of its tensors, and what stages it has."""
-    with torch.device("meta"), _WithoutRandomNumbers():
-        return timm.create_model(name, features_only=features_only)
+    try:
+        with torch.device("meta"), _WithoutRandomNumbers():
+            return timm.create_model(name, features_only=features_only)
+    except Exception as error:  # each family of timm says in its own way that it gives no maps
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DaplError(f"model.backbone.name: {name} gives no feature maps ({reason}); take another one.") from error
 
 
 def has_folded_norms(state: StateDict) -> bool:

@@ -13,11 +13,20 @@ from dapl.config import Config
 from dapl.processes.interface import Processes, SingleProcess
 from dapl.processes.precision import check_precision
 
+_MOST_PER_CORE = 4
+"""Processes; each holds the libraries, the model and its batches."""
+
 
 def make_processes(config: Config) -> Processes:
     """The processes that ``config.runtime`` asks for; Fabric is loaded only where one plain process is not enough."""
     runtime = config.runtime
     device = _single_device(runtime.accelerator)
+    most = _MOST_PER_CORE * (os.cpu_count() or 1)
+    if device is not None and device.type == "cpu" and runtime.devices > max(most, 8):
+        raise DaplError(
+            f"runtime.devices: {runtime.devices} processes are more than {_MOST_PER_CORE} per core of this machine, "
+            f"which has {os.cpu_count()}; give {most} or fewer."
+        )
     if device is not None and runtime.devices * runtime.nodes == 1 and runtime.precision in ("32", "32-true"):
         return SingleProcess(device)
     if device is not None and device.type == "cpu":

@@ -10,6 +10,7 @@ from dapl.common.errors import DaplError
 from dapl.config import Config
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
+from dapl.models.weights import first_not_finite
 from dapl.runs.checkpoint import load_checkpoint, restore_model
 from dapl.runs.records import PrototypeRecord, records_from_json
 from dapl.runs.run import Run, open_run
@@ -49,6 +50,11 @@ def load_run(run: Run | Path | str, which: Literal["best", "last"] = "best", con
     classes = run.class_names()
     model = build_model(config.model, len(classes), pretrained=False)
     restore_model(model, checkpoint.model, file)
+    if (broken := first_not_finite(checkpoint.model)) is not None:
+        raise DaplError(
+            f"{file}: {broken} has values that are not finite, so that the model says nothing; train anew with a lower "
+            "learning rate, or restore it from a copy."
+        )
     try:
         records = records_from_json(checkpoint.facts["prototypes"])
     except (KeyError, TypeError) as error:

@@ -107,6 +107,27 @@ class FitEpoch:
         return means
 
 
+LARGEST_ENTROPY = 1e4
+"""In units of what guessing has, ln C. Logits of that size come of weights that have burst, and nothing mends them."""
+
+
+def burst(where: str, cross_entropy: float, classes: int) -> DaplError | None:
+    """Of a loss that has exploded without being infinite; None for one that can still be learned from.
+
+    >>> burst("joint, epoch 1", 2.5, 10) is None
+    True
+    >>> "exploded to 8e+13, where guessing has 2.3" in str(burst("joint, epoch 1", 8e13, 10))
+    True
+    """
+    guessing = math.log(max(2, classes))
+    if cross_entropy <= LARGEST_ENTROPY * guessing:
+        return None
+    return DaplError(
+        f"{where}: the cross-entropy has exploded to {cross_entropy:.3g}, where guessing has {guessing:.1f}. The last "
+        "good checkpoint is kept; lower schedule.<n>.learning_rates or the loss weights."
+    )
+
+
 def not_finite(where: str, what: Sequence[str]) -> DaplError:
     return DaplError(
         f"{where}: the loss is not finite ({', '.join(what)}). The last good checkpoint is kept; lower "
@@ -164,4 +185,6 @@ def last_layer(
         means = (sums / len(scores)).tolist()
         if not math.isfinite(means[0]):
             raise DaplError(f"last_layer, epoch {epoch + 1}: the loss is not finite; lower its learning_rate.")
+        if error := burst(f"last_layer, epoch {epoch + 1}", means[0], logits.shape[1]):
+            raise error
         after_epoch(epoch, {"cross_entropy": means[0], "accuracy": means[1]})

@@ -46,7 +46,7 @@ from dapl.training.locate import LocateObjective
 from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection, set_to_class_means
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
-from dapl.training.stages import FitEpoch, Terms, last_layer, make_optimizer, not_finite
+from dapl.training.stages import FitEpoch, Terms, burst, last_layer, make_optimizer, not_finite
 from dapl.training.state import RunState, judge
 
 
@@ -135,6 +135,9 @@ class Trainer(RunState):
             validation = validate()
             if broken := [name for name, value in validation.items() if not math.isfinite(value)]:
                 raise not_finite(f"{stage.stage}, epoch {index + 1}, on validation", broken)
+            worst = max(means.get("cross_entropy", 0.0), validation["cross_entropy"])
+            if error := burst(f"{stage.stage}, epoch {index + 1}", worst, len(self.classes)):
+                raise error
             self._after_epoch(number, stage, index, means, validation, images)
             self.position = Position(number, index + 1)
             self._save(optimizer)
