@@ -9,7 +9,7 @@ EXTRAS := weights,tflite,tensorboard,wandb,mlflow,sweep,faces,rembg,completion,c
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
 
-.PHONY: demo test pytest test-fast test-oldest test-newest lint docs pictures results notebook wheel bench install system clean
+.PHONY: demo test pytest test-fast test-oldest test-newest lint docs pictures results notebook wheel bench faults install system clean
 
 install: $(STAMP)
 
@@ -61,8 +61,8 @@ test-newest:
 	$(TEST_ENV) build/newest/bin/pytest -n 2 --dist worksteal $(TESTS)
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks faults docs
+	$(BIN)/ruff format --check src tests benchmarks faults docs
 	$(BIN)/mypy
 
 # The site, in build/site: a dead link or a broken docstring fails. The drawing of the rooms is made anew before.
@@ -89,6 +89,10 @@ wheel: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# The campaign against everything: bad inputs, kills, disks, two at once, the server, hostile folders. Fails on any fault.
+faults: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m faults
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

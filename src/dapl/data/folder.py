@@ -161,7 +161,7 @@ def _mask_files(folder: Path) -> dict[str, list[Path]]:
     """Images below ``folder`` by their path without the suffix."""
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        if _is_image(path):
+        if _is_image(path) and is_text(str(path)):  # an image with another name is left out, too
             files.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
     return files
 

@@ -1,0 +1,175 @@
+"""Disks that are full or read-only, and two of everything at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from faults.kills import leftovers
+from faults.material import Material, contents
+from faults.results import Tally
+from faults.running import Case, Crew, Fault, Outcome
+
+_SIZE = 24 << 20
+
+Words = Callable[[Path, Path], list[str]]
+"""From a run and a folder beside it to a command."""
+
+
+def _commands(material: Material) -> dict[str, Words]:
+    cache = ("--cache.folder", "{}")
+
+    def with_cache(words: list[str], out: Path) -> list[str]:
+        return [*words, cache[0], str(out.parent / "cache")]
+
+    return {
+        "train": lambda run, out: with_cache(["train", str(material.config), "--out", str(out)], out),
+        "resume": lambda run, out: ["train", "--resume", str(run)],
+        "evaluate": lambda run, out: with_cache(["evaluate", str(run), "--metrics", "accuracy,coverage"], out),
+        "report": lambda run, out: ["report", str(run), "--images", "1"],
+        "export": lambda run, out: ["export", str(run), "--format", "hub"],
+        "explain": lambda run, out: ["explain", str(run), str(material.image), "--out", str(out)],
+        "compare": lambda run, out: ["compare", str(run), "--out", str(out), "--no-chance"],
+        "sweep": lambda run, out: with_cache(
+            ["sweep", str(material.config), "--grid", "model.heads=1,2", "--out", str(out)], out
+        ),
+        "masks": lambda run, out: ["masks", str(out.parent / "data"), "--quiet", "--refine", "none"],
+        "check": lambda run, out: ["prepare", "check", str(out.parent / "data"), "--quiet", "--out", str(out)],
+        "chance": lambda run, out: ["chance", str(material.config), "--json", str(out), "--quiet", "--prototypes", "2"],
+    }
+
+
+@contextmanager
+def _disk(place: Path) -> Iterator[bool]:
+    """A small file system of its own at ``place``; False where that is not allowed."""
+    place.mkdir(parents=True)
+    mounted = os.geteuid() == 0 and not _mount("-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(place))
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(place)], check=False, capture_output=True)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _mount(*words: str) -> int:
+    return subprocess.run(["mount", *words], check=False, capture_output=True).returncode
+
+
+def full(material: Material, crew: Crew, levels: int, seed: int) -> Tally:
+    """Each command with less and less room: it ends well or with a sentence, and what was there before is whole."""
+    tally = Tally("full disks")
+    rng = random.Random(f"{seed}/full")
+    for name, words in _commands(material).items():
+        for level in range(levels):
+            place = crew.root / f"disk-{name}-{level}"
+            with _disk(place) as mounted:
+                _lay_out(material, place)
+                before = contents(place / "run")
+                free = 0 if level == 0 else rng.choice([1, 4, 20, 60, 200, 900]) << 10
+                if mounted:
+                    _fill(place, free)
+                limit = None if mounted else max(free, 1024)
+                case = Case(
+                    f"{name} with {free >> 10} kB",
+                    lambda folder, words=words, place=place: words(place / "run", place / "out"),
+                    (0, 1, 2) if name in ("masks", "check") else (0, 2),
+                    300,
+                    file_limit=limit,
+                )
+                outcome = crew.one(case, keep=False)
+                faults = outcome.faults + _intact(place, before, outcome)
+                tally.add(faults, outcome.refused)
+                if not mounted:
+                    tally.note = "no file system could be mounted: files of a limited size instead"
+    return tally
+
+
+def read_only(material: Material, crew: Crew) -> Tally:
+    tally = Tally("read-only disks")
+    for name, words in _commands(material).items():
+        place = crew.root / f"frozen-{name}"
+        with _disk(place) as mounted:
+            if not mounted:
+                tally.note = "needs root: not tried"
+                return tally
+            _lay_out(material, place)
+            before = contents(place / "run")
+            _mount("-o", "remount,ro", str(place))
+            case = Case(
+                f"{name} on a read-only disk",
+                lambda folder, words=words, place=place: words(place / "run", place / "out"),
+                (0, 1, 2),
+                300,
+            )
+            outcome = crew.one(case, keep=False)
+            tally.add(outcome.faults + _intact(place, before, outcome), outcome.refused)
+    return tally
+
+
+def _lay_out(material: Material, place: Path) -> None:
+    shutil.copytree(material.run, place / "run", ignore=shutil.ignore_patterns("tensorboard"))
+    shutil.copytree(material.folder, place / "data", ignore=shutil.ignore_patterns("masks"))
+
+
+def _fill(place: Path, free: int) -> None:
+    """Leave this many bytes."""
+    room = shutil.disk_usage(place).free - free
+    with (place / "filler").open("wb") as stream:
+        for _ in range(max(0, room) // 4096):
+            try:
+                stream.write(bytes(4096))
+            except OSError:
+                return
+
+
+def _intact(place: Path, before: dict[str, bytes], outcome: Outcome) -> list[Fault]:
+    """Refused: all that was there is as it was. Done: what is there is whole."""
+    faults: list[Fault] = []
+    after = contents(place / "run")
+    for name, content in before.items():
+        if name not in after:
+            faults.append(("lost", f"{outcome.case.label}: {name}"))
+        elif name.endswith((".json", ".jsonl")) and after[name] != content:
+            for line in after[name].decode().splitlines() if name.endswith("l") else [after[name].decode()]:
+                try:
+                    json.loads(line)
+                except ValueError:
+                    faults.append(("half-written", f"{outcome.case.label}: {name}"))
+                    break
+        elif name.startswith("checkpoints/") and outcome.refused and after[name] != content:
+            faults.append(("lost", f"{outcome.case.label}: {name} changed"))
+    return faults + leftovers(place, outcome.case.label)
+
+
+def twice(material: Material, crew: Crew, rounds: int) -> Tally:
+    """Two of the same command started together: one of them at least does its work, and nothing is broken."""
+    tally = Tally("two of everything at once")
+    for name, words in _commands(material).items():
+        for number in range(rounds):
+            place = crew.root / f"twice-{name}-{number}"
+            _lay_out(material, place)
+            before = contents(place / "run")
+            cases = [
+                Case(
+                    f"{name} beside itself ({which})",
+                    lambda folder, words=words, place=place: words(place / "run", place / "out"),
+                    (0, 1, 2),
+                    600,
+                )
+                for which in ("one", "other")
+            ]
+            outcomes = list(crew.run(cases, keep=True))
+            faults = [fault for outcome in outcomes for fault in outcome.faults]
+            if not faults and all(outcome.code == 2 for outcome in outcomes):
+                faults.append(("lost", f"{name}: both were refused: {outcomes[0].said.strip()[-200:]}"))
+            faults += [] if faults else _intact(place, before, outcomes[0])
+            tally.add(faults, any(outcome.refused for outcome in outcomes))
+            shutil.rmtree(place, ignore_errors=True)
+    return tally

@@ -1,0 +1,91 @@
+"""A short, seeded slice of the campaign (`make faults`): nothing of it may break anything."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch):
+    """``part("inputs")``: a module of the campaign, which is no part of the package."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    return lambda name: importlib.import_module(f"faults.{name}")
+
+
+@pytest.fixture
+def material(part, dapl_run: Path, tmp_path: Path):
+    made = part("material").lay_out(tmp_path / "material")
+    shutil.copytree(dapl_run, made.run)
+    return made
+
+
+def test_a_slice_of_the_bad_inputs(part, material, tmp_path: Path) -> None:
+    crew = part("running").Crew(tmp_path / "cases", 1, patience=10)
+    inputs = part("inputs")
+    kinds = [kind for kind in inputs.SHARES if not kind.endswith("of a run")]
+    found = list(inputs.campaign(material, crew, 40, 7, kinds))
+    assert sum(tally.cases for tally in found) >= 30
+    assert [line for tally in found for line in tally.examples] == []
+
+
+def test_a_slice_of_the_requests(part, material, tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    crew = part("running").Crew(tmp_path / "cases", 1, patience=10)
+    tally = part("server").campaign(material, crew, hostile=80, honest=20, seed=7, memory=False)
+    assert tally.examples == []
+    assert "20 of 20 honest requests answered" in tally.note
+
+
+def test_what_breaks_is_found(part, tmp_path: Path) -> None:
+    """The campaign itself: a traceback, a hang, a wrong exit code and a file left behind do not pass for success."""
+    running: ModuleType = part("running")
+
+    def fails(folder: Path) -> int:
+        raise RuntimeError("unforeseen")
+
+    def hangs(folder: Path) -> int:
+        while True:
+            pass
+
+    def leaves(folder: Path) -> int:
+        (folder / "half").touch()
+        return 0
+
+    cases = [
+        running.Case("fails", fails),
+        running.Case("hangs", hangs, seconds=0.3),
+        running.Case("wrong", lambda folder: 3),
+        running.Case("leaves", leaves, check=part("inputs")._no_run),
+        running.Case("silent", lambda folder: 2),
+        running.Case("good", lambda folder: 0),
+    ]
+    outcomes = {outcome.case.label: outcome.faults for outcome in running.Crew(tmp_path / "cases", 2).run(cases)}
+    kinds = {label: [kind for kind, _ in faults] for label, faults in outcomes.items()}
+    assert kinds == {
+        "fails": ["traceback"],
+        "hangs": ["hang"],
+        "wrong": ["exit code"],
+        "leaves": ["half-written"],
+        "silent": ["no sentence"],
+        "good": [],
+    }
+
+
+def test_the_table_and_its_place_on_the_page(part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, main = part("results"), part("__main__")
+    tally = results.Tally("images")
+    tally.add([("traceback", "x"), ("lost", "y")], refused=True)
+    text = results.table([tally])
+    assert "| images | 1 | 1 | 1 | 0 | 1 |  |" in text
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{main.START}\nold\n{main.END}\nafter\n")
+    monkeypatch.setattr(main, "PAGE", page)
+    main.write_page(text, "python -m faults")
+    assert page.read_text().startswith(f"before\n{main.START}\n\n`python -m faults`\n\n{text}\n\n{main.END}\nafter")
