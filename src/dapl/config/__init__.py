@@ -25,6 +25,7 @@ from dapl.config.reading import describe_fields, dump_config, load_config, parse
 from dapl.config.section import Section
 from dapl.config.training import (
     ContrastConfig,
+    DiscriminateStage,
     FitStage,
     ForegroundConfig,
     GradientStage,
@@ -54,6 +55,7 @@ __all__ = [
     "DaplModel",
     "DataConfig",
     "DataSection",
+    "DiscriminateStage",
     "FaceForensicsData",
     "FitStage",
     "FolderData",

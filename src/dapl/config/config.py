@@ -94,8 +94,8 @@ class Config(Section):
                 raise ValueError(f"schedule.{number}: {why}; leave out the stage {stage.stage}.")
             if stage.stage == "merge" and self.model.system not in ("protopnet", "protopshare"):
                 raise ValueError(f"schedule.{number}: merge is for protopshare; {self.model.system} cannot share them.")
-            if stage.stage == "locate" and self.model.system != "parts":
-                raise ValueError(f"schedule.{number}: locate is for parts; {self.model.system} has no locator.")
+            if stage.stage in ("locate", "discriminate") and self.model.system != "parts":
+                raise ValueError(f"schedule.{number}: {stage.stage} is for parts, not for {self.model.system}.")
             if isinstance(stage, FitStage):
                 for part in (*stage.learning_rates, *stage.weight_decay):
                     if part not in PARTS and isinstance(self.model, OWN_MODELS):  # a plug-in has parts of its own

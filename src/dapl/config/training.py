@@ -116,6 +116,15 @@ class LocateStage(FitStage):
     )
 
 
+class DiscriminateStage(Section):
+    """Parts: the layers of the heads, by linear discriminant analysis of what each of them sees."""
+
+    stage: Literal["discriminate"] = "discriminate"
+    shrinkage: float = Field(
+        0.3, gt=0, description="What is added to the variances within classes, as a share of their mean."
+    )
+
+
 class WarmUpStage(FitStage):
     """The backbone stays as it is."""
 
@@ -204,6 +213,6 @@ class MergeStage(LastLayerStage):
 GradientStage = LocateStage | WarmUpStage | JointStage
 """The stages that fit something by gradient descent."""
 Stage = Annotated[
-    GradientStage | ProjectStage | LastLayerStage | PruneStage | PurePruneStage | MergeStage,
+    GradientStage | DiscriminateStage | ProjectStage | LastLayerStage | PruneStage | PurePruneStage | MergeStage,
     Field(discriminator="stage"),
 ]

@@ -22,6 +22,7 @@ from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.config import (
     Config,
+    DiscriminateStage,
     GradientStage,
     JointStage,
     LastLayerStage,
@@ -42,6 +43,7 @@ from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
 from dapl.training.feature_foreground import SAMPLE, FeatureForeground, feature_foreground
+from dapl.training.discriminate import discriminate
 from dapl.training.locate import LocateObjective
 from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection, set_to_class_means
@@ -89,6 +91,9 @@ class Trainer(RunState):
             facts: dict[str, Any] = {}
             if isinstance(stage, (LocateStage, WarmUpStage, JointStage)):
                 self._fit(number, stage)
+            elif isinstance(stage, DiscriminateStage):
+                assert isinstance(self.model, Parts)
+                discriminate(self.model, self._batches("train", "discriminants"), stage.shrinkage, self.processes)
             elif isinstance(stage, ProjectStage):
                 facts = self._project(stage)
             elif isinstance(stage, MergeStage):  # before LastLayerStage, which it is too
