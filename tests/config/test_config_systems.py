@@ -31,7 +31,7 @@ from .test_config import message_of
         ("blackbox", "prune_impure", "a black box has no prototypes; leave out the stage prune_impure."),
         ("dapl", "merge", "merge is for protopshare; dapl cannot share them."),
         ("pixpnet", "merge", "merge is for protopshare; pixpnet cannot share them."),
-        ("dapl", "locate", "locate is for parts; dapl has no locator."),
+        ("dapl", "locate", "locate is for parts, not for dapl."),
         ("blackbox", "merge", "merge is for protopshare; blackbox cannot share them."),
     ],
 )
@@ -62,7 +62,7 @@ SUITABLE = {
     "protopnet": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure", "merge"},
     "protopshare": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure", "merge"},
     "pixpnet": {"warm_up", "joint", "project", "prune", "prune_impure"},
-    "parts": {"locate", "warm_up", "joint", "project", "last_layer", "prune", "prune_impure"},
+    "parts": {"locate", "discriminate", "warm_up", "joint", "project", "last_layer", "prune", "prune_impure"},
     "blackbox": {"warm_up", "joint", "last_layer"},
 }
 

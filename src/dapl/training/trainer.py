@@ -42,8 +42,8 @@ from dapl.processes.launch import launch
 from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
-from dapl.training.feature_foreground import SAMPLE, FeatureForeground, feature_foreground
 from dapl.training.discriminate import discriminate
+from dapl.training.feature_foreground import SAMPLE, FeatureForeground, feature_foreground
 from dapl.training.locate import LocateObjective
 from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection, set_to_class_means
