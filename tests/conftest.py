@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from filelock import FileLock
 from PIL import Image, ImageDraw
 
 from dapl.batches.run_data import RunData
+from dapl.common import files
 from dapl.common.progress import Reporter
 from dapl.config import Config, load_config
 from dapl.models.build import build_model
@@ -53,6 +55,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _without_waiting_for_the_disk() -> Iterator[None]:
+    """A thousand small runs are written and thrown away; `tests/common/test_files.py` tests that files are synced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture
@@ -258,6 +268,35 @@ def classifier(dapl_run: Path) -> Classifier:
     from dapl import load
 
     return load(dapl_run)
+
+
+class Disk:
+    """A file system of its own, of a few megabytes, which a test fills or makes read-only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def full(self, left: int = 0) -> Path:
+        """So many bytes are left."""
+        state = os.statvfs(self.folder)
+        (self.folder / "filling").write_bytes(bytes(max(0, state.f_bavail * state.f_bsize - left)))
+        return self.folder
+
+    def read_only(self) -> Path:
+        subprocess.run(["mount", "-o", "remount,ro", self.folder], check=True)
+        return self.folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Needs root, and a system that lets it mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"only root can mount a small disk to fill: {made.stderr.strip()}")
+    yield Disk(folder)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.testing import assert_close
 from dapl.batches.run_data import RunData
 from dapl.batches.sources import BatchSource, FeatureSource, ImageSource, in_order, shuffled
 from dapl.common.errors import DaplError
+from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.toybirds import ToyBirds
 from dapl.models.contract import PrototypeModel
@@ -178,28 +178,37 @@ def test_masks_of_images_are_those_of_the_data(run_data: RunData) -> None:
         assert torch.equal(mask, expected.as_subclass(Tensor))
 
 
+@pytest.fixture(params=["a file in the way", "a full disk", "a read-only disk"])
+def no_cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder that no cache can be kept in."""
+    if request.param == "a file in the way":
+        (tmp_path / "file").write_text("not a folder")
+        return tmp_path / "file" / "cache"
+    disk = request.getfixturevalue("disk")
+    return disk.full(left=100_000) if request.param == "a full disk" else disk.read_only()
+
+
 @pytest.mark.parametrize("overrides", [{}, {"cache.pixels": False}], ids=["pixels", "features"])
-def test_a_cache_folder_that_cannot_be_written(
+def test_without_a_cache_that_can_be_written_the_run_goes_on_with_the_same_numbers(
     configured: Callable[..., Config],
-    run_data_of: Callable[[Config], RunData],
+    processes: Processes,
     model: PrototypeModel,
-    tmp_path: Path,
+    no_cache: Path,
     overrides: dict[str, Any],
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    run_data = shared(run_data_of(configured({"cache.folder": str(tmp_path / "file" / "cache")} | overrides)), model)
-    with pytest.raises(DaplError, match=r"cache\.folder: .*file/cache cannot be written .*--cache\.folder"):
-        run_data.source("train", model)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_cache_folder_without_permission(
-    configured: Callable[..., Config], run_data_of: Callable[[Config], RunData], model: PrototypeModel, tmp_path: Path
-) -> None:
-    (tmp_path / "locked").mkdir(mode=0o500)
-    run_data = run_data_of(configured({"cache.folder": str(tmp_path / "locked")}))
-    with pytest.raises(DaplError, match="cannot be written"):
-        run_data.images("train")
+    """A sparse memory map on a full disk would end the process with a signal."""
+    expected = shared(RunData(configured(overrides), processes, Reporter(quiet=True)), model).source("train", model)
+    config = configured({"cache.folder": str(no_cache)} | overrides)
+    source = shared(RunData(config, processes, Reporter()), model).source("train", model)
+    for batch, other in zip(*(one.batches(in_order(15, 4)) for one in (source, expected)), strict=True):
+        assert isinstance(batch.features, Tensor)
+        assert isinstance(other.features, Tensor)
+        assert torch.equal(batch.features, other.features)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"cache.folder: {no_cache} cannot be written (")
+    assert "going on without this cache" in line
+    assert not no_cache.is_dir() or [path.name for path in no_cache.iterdir()] in ([], ["filling"])
 
 
 def test_the_cache_folder_may_name_variables(

@@ -225,8 +225,8 @@ def test_another_pipe_that_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch, c
         raise BrokenPipeError
 
     monkeypatch.setattr("dapl.config.load_config", broken)
-    with capfd.disabled(), pytest.raises(BrokenPipeError):
-        main(["train", "config.yaml"])
+    with capfd.disabled():
+        assert main(["train", "config.yaml"]) == 2
 
 
 # --- configs and flags ----------------------------------------------------------------------------------------------
@@ -326,12 +326,6 @@ def test_backbones_that_do_not_exist(write: Callable, refused: Callable, tmp_pat
     assert f"{missing}: no such weight file" in refused("train", write(), "--model.backbone.weights", str(missing))
 
 
-def test_a_cache_that_cannot_be_written(write: Callable, refused: Callable, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    message = refused("train", write(cache={"folder": str(tmp_path / "file" / "cache")}))
-    assert message.startswith(f"dapl: cache.folder: {tmp_path / 'file' / 'cache'} cannot be written")
-
-
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
@@ -353,7 +347,7 @@ def refused_for(image: Path, message: str, cache: Path) -> None:
     assert message.startswith(f"dapl: {image}: ")
     assert "take it out of the data set" in message
     assert len(message.splitlines()) == 1
-    assert not cache.exists() or list(cache.iterdir()) == []
+    assert not cache.exists() or [path.name for path in cache.iterdir()] in ([], ["CACHEDIR.TAG"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -287,7 +287,7 @@ def test_something_else_in_its_place_is_left_alone(root: Path, tmp_path: Path, c
     assert prepare(root, tmp_path / "mine") == 2
     assert "is not empty, and nothing that this command made" in capsys.readouterr().err
     assert prepare(root, tmp_path / "mine" / "thesis.tex") == 2
-    assert "cannot be made a folder" in capsys.readouterr().err
+    assert "cannot be written (File exists)" in capsys.readouterr().err
 
 
 def test_a_disk_that_takes_no_more(root: Path, done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +295,7 @@ def test_a_disk_that_takes_no_more(root: Path, done: Path, capsys: pytest.Captur
     shutil.rmtree(done / "test")
     (done / "test").write_text("…")
     assert prepare(root, done) == 2
-    assert "the same command goes on where it stopped" in capsys.readouterr().err
+    assert "The same command goes on where it stopped" in capsys.readouterr().err
     (done / "test").unlink()
     assert prepare(root, done) == 0
 
@@ -307,7 +307,7 @@ def test_two_at_once_are_refused(root: Path, tmp_path: Path, capsys: pytest.Capt
     with (out / ".lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         assert prepare(root, out) == 2
-    assert "another `dapl prepare` is at work there" in capsys.readouterr().err
+    assert "another process is at work there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
 from dapl.config import Config
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
@@ -26,7 +27,8 @@ from dapl.runs.checkpoint import (
     save_checkpoint,
 )
 
-FACTS = {"best": [0.5, -1.25], "prototypes": [{"index": 0, "image": "Ünïcode/0001"}], "epoch_sums": {}}
+RECORD = {"index": 0, "classes": ["owl"], "head": 0, "image": "Ünïcode/0001", "box": [0, 1, 7, 9]}
+FACTS = {"best": [0.5, -1.25], "prototypes": [RECORD], "epoch_sums": {}}
 
 
 @pytest.fixture
@@ -74,10 +76,10 @@ def test_an_interrupted_save_leaves_the_old_one(
 ) -> None:
     def interrupted(tensors: Any, file: Path, metadata: Any) -> None:
         Path(file).write_bytes(b"half of it")
-        raise OSError("No space left on device")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")  # its words for a full disk
 
     monkeypatch.setattr(safetensors.torch, "save_file", interrupted)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(WriteError, match=r"last\.safetensors: cannot be written \(No space left on device\); free"):
         save_checkpoint(saved, Checkpoint(Position(9), {}))
     assert load_checkpoint(saved).position == (2, 1, 7)
     assert [file.name for file in saved.parent.iterdir()] == ["last.safetensors"]
@@ -104,12 +106,18 @@ def test_a_missing_file(path: Path) -> None:
     ("header", "message"),
     [
         (None, "of another program"),
-        ("not json", "not a whole checkpoint of dapl"),
-        ("[]", "not a whole checkpoint of dapl"),
-        ("{}", "not a whole checkpoint of dapl"),
-        ('{"format": 1, "position": 3, "facts": {}}', "not a whole checkpoint of dapl"),
-        ('{"format": 1, "position": [1, 2, 3, 4], "facts": {}}', "not a whole checkpoint of dapl"),
-        ('{"format": 1, "position": [0, 0, 0], "facts": 5}', "not a whole checkpoint of dapl"),
+        ("not json", "header: not JSON"),
+        ("[" * 100_000, "header: not JSON of ours"),
+        ("[]", "header: the file: "),
+        ("{}", "checkpoint format None, this version reads 1"),
+        ('{"format": 1, "position": 3, "facts": {}}', "header: position: input should be a valid list"),
+        ('{"format": 1, "position": [1, 2, 3, 4], "facts": {}}', "header: position: list should have at most 3"),
+        ('{"format": 1, "position": [0, -1, 0], "facts": {}}', r"header: position\.1: .* greater than or equal to 0"),
+        ('{"format": 1, "position": [0, 1e400, 0], "facts": {}}', r"header: position\.1: "),
+        ('{"format": 1, "position": [0, true, 0], "facts": {}}', r"header: position\.1: .* valid integer"),
+        ('{"format": 1, "position": [0, 0, 0], "facts": 5}', "header: facts: "),
+        ('{"format": 1, "position": [0, 0, 0], "facts": {"best": "high"}}', r"header: facts\.best: .* valid list"),
+        ('{"format": 1, "position": [0, 0, 0], "facts": {"prototypes": [3]}}', r"header: facts\.prototypes\.0: "),
         ('{"format": 99, "position": [0, 0, 0], "facts": {}}', "checkpoint format 99, this version reads 1"),
     ],
 )
@@ -187,8 +195,15 @@ def test_an_optimizer_goes_on_exactly_where_it_was(path: Path) -> None:
     resumed = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     resumed.load_state_dict(found.model)
     second = adam(resumed)
-    restore_optimizer(second, found.optimizer)
+    restore_optimizer(second, found.optimizer, path)
     assert_same(optimizer_tensors(second), optimizer_tensors(first))
     assert [group["lr"] for group in second.param_groups] == [1e-2, 1e-3]
     trained(resumed, second, range(3, 6))
     assert_same(resumed.state_dict(), whole.state_dict())
+
+
+@pytest.mark.parametrize("name", ["exp_avg", "x.exp_avg", "-1.exp_avg", "4.exp_avg", "²5.exp_avg", "0.exp_avg"])
+def test_an_optimizer_of_another_stage(name: str, path: Path) -> None:
+    optimizer = adam(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)))
+    with pytest.raises(DaplError, match=rf"last\.safetensors: optimizer\.{name}: does not fit a parameter"):
+        restore_optimizer(optimizer, {name: torch.zeros(5, 5)}, path)

@@ -39,7 +39,7 @@ def test_what_cannot_be_served(
 def test_broken_marks_are_said_at_the_start(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "marks.json").write_text('{"format": "dapl-marks", "version": 1, "marks": [{"prototype": "x"}]}')
     assert main(["serve", str(run), "--port", "0"]) == 2
-    assert "marks.json: not a list of marks" in said(capsys)
+    assert "marks.json: marks.0.prototype: input should be a valid integer" in said(capsys)
 
 
 def test_without_the_extra_it_says_what_to_install(

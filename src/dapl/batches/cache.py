@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dapl.common.errors import DaplError
-from dapl.common.files import replacing
+from dapl.common.files import mark_as_cache, replacing, reserve
 from dapl.data.sample import Dataset, Sample, Subset
 from dapl.data.transforms import Fit, fit
 
@@ -39,6 +39,20 @@ def open_array(path: Path, mode: Literal["r", "c"] = "r", dtype: type = np.uint8
     if found.dtype != dtype:
         raise broken(path, f"numbers of type {found.dtype} instead of {np.dtype(dtype)}")
     return found
+
+
+def new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    """A .npy file to be filled through a memory map, whose room on the disk is taken before anything is written."""
+    made = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    reserve(path, path.stat().st_size)
+    return made
+
+
+def flush(*arrays: np.ndarray | None) -> None:
+    """What was written through memory maps, to their files."""
+    for array in arrays:
+        if isinstance(array, np.memmap):
+            array.flush()
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
@@ -131,8 +145,9 @@ def write_annotations(folder: Path, key: str, count: int, batches: Iterable[Sequ
 
     Two files: the masks, which are mapped into memory, and the rest, whose presence says that both are whole.
     """
+    mark_as_cache(folder)
     small: list[Sequence[Tensor]] = []
-    masks: np.memmap | None = None
+    masks: np.ndarray | None = None
     start = 0
     with ExitStack() as stack:
         for *rest, packed in batches:
@@ -140,11 +155,10 @@ def write_annotations(folder: Path, key: str, count: int, batches: Iterable[Sequ
             if packed.numel():
                 if masks is None:
                     file = stack.enter_context(replacing(_files(folder, key)[1]))
-                    masks = np.lib.format.open_memmap(file, "w+", np.uint8, (count, *packed.shape[1:]))
+                    masks = new_array(file, np.uint8, (count, *packed.shape[1:]))
                 masks[start : start + len(packed)] = packed.numpy()
             start += len(packed)
-        if masks is not None:
-            masks.flush()
+        flush(masks)
     keypoints, visible, boxes = (torch.cat(list(column)).numpy() for column in zip(*small, strict=True))
     with replacing(_files(folder, key)[0]) as temporary, temporary.open("wb") as stream:
         np.savez(stream, keypoints=keypoints, visible=visible, boxes=boxes, exact=np.array(masks is not None))
@@ -252,11 +266,10 @@ def _write(
     """One pass over the data set: images, masks and annotations."""
     count = len(dataset)
     key = pixels_key(dataset, size, how)
+    mark_as_cache(images.parent)
     with replacing(images) as image_file, replacing(masks) as mask_file:
-        image_rows = np.lib.format.open_memmap(image_file, "w+", np.uint8, (count, 3, size, size))
-        mask_rows = np.lib.format.open_memmap(
-            mask_file, "w+", np.uint8, (count if dataset.has_masks else 0, size, size)
-        )
+        image_rows = new_array(image_file, np.uint8, (count, 3, size, size))
+        mask_rows = new_array(mask_file, np.uint8, (count if dataset.has_masks else 0, size, size))
 
         def annotations() -> Iterator[Sequence[Tensor]]:
             start = 0
@@ -269,5 +282,4 @@ def _write(
                 yield rest
 
         write_annotations(images.parent, key, count, annotations())
-        image_rows.flush()
-        mask_rows.flush()
+        flush(image_rows, mask_rows)

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dapl.batches.cache import open_array
+from dapl.batches.cache import flush, new_array, open_array
 from dapl.batches.sources import Features, ImageSource, company, filled, finest_grid, grid_masks, in_order
 from dapl.common.errors import DaplError
-from dapl.common.files import replacing
+from dapl.common.files import mark_as_cache, replacing
 from dapl.common.progress import Advance
 from dapl.config import BackboneConfig
 from dapl.models.contract import map_features
@@ -128,17 +128,17 @@ def open_features(folder: Path, key: str, has_masks: bool, half: bool = False) -
 
 def write_features(folder: Path, key: str, compute: Callable[[Allocate], Features]) -> None:
     """Run ``compute`` with arrays that are files, which get their names only when it is through."""
-    arrays = []
+    mark_as_cache(folder)
+    arrays: list[np.ndarray] = []
     with ExitStack() as stack:
 
         def allocate(name: str, shape: tuple[int, ...], kind: type) -> np.ndarray:
             file = stack.enter_context(replacing(folder / f"{key}-{name}.npy"))
-            arrays.append(np.lib.format.open_memmap(file, "w+", kind, shape))
+            arrays.append(new_array(file, kind, shape))
             return arrays[-1]
 
         compute(allocate)
-        for array in arrays:
-            array.flush()
+        flush(*arrays)
 
 
 def _view(images: Tensor | None, view: int) -> Tensor | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from dapl.batches.cache import Pixels, base_rows, load_pixels, pixels_key
 from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
 from dapl.batches.sources import BatchSource, Features, FeatureSource, ImageSource
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import expand_path
 from dapl.common.progress import Reporter
 from dapl.config import Config, WarmUpStage
@@ -39,7 +37,8 @@ class RunData:
         self.splits = splits or build_splits(config.data)
         self._tell_what_was_left_out()
         self.folder = expand_path(config.cache.folder, "cache.folder")
-        self._pixels: dict[str, Pixels] = {}
+        self._pixels: dict[str, Pixels | None] = {}
+        self._said_why_without = False
         self._in_memory: tuple[str, Features] | None = None
         self.shared: set[str] = set()
         """Digests of extractors that other runs, or later stages, have too: their features are kept on disk."""
@@ -156,16 +155,32 @@ class RunData:
             with self.reporter.track("features", len(source)) as advance:
                 return compute_features(extractor, source, views, size, self.processes, advance, self._half, *allocate)
 
-        if not on_disk:
-            self._in_memory = None  # let the old ones go first
-            features = compute()
-            self._in_memory = key, features
-            return features
-        if self.processes.local_rank == 0:
-            with _writing(self.folder):
-                write_features(self.folder, key, compute)
-        self.processes.barrier()
-        return open_features(self.folder, key, base.has_masks, self._half)
+        if on_disk:
+            written = True
+            if self.processes.local_rank == 0:
+                try:
+                    write_features(self.folder, key, compute)
+                except WriteError as error:
+                    written = False
+                    self.say_why_without(error)
+            if self._everywhere(written):
+                return open_features(self.folder, key, base.has_masks, self._half)
+            if self.processes.world_size > 1:
+                return None
+        self._in_memory = None  # let the old ones go first
+        features = compute()
+        self._in_memory = key, features
+        return features
+
+    def say_why_without(self, error: WriteError) -> None:
+        """A cache is a matter of time: where it cannot be written, the run goes on without, and says so once."""
+        if not self._said_why_without:
+            self._said_why_without = True
+            reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else None
+            self.reporter.line(
+                f"cache.folder: {self.folder} cannot be written ({reason or error}); going on without this cache, "
+                "which takes longer. Free some space, or name another folder with --cache.folder."
+            )
 
     @property
     def _half(self) -> bool:
@@ -179,6 +194,10 @@ class RunData:
     def _any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
         return bool(self.processes.gather(torch.tensor(flag, device=self.processes.device)).any())
+
+    def _everywhere(self, flag: bool) -> bool:
+        """Whether it is so in all processes."""
+        return bool(self.processes.gather(torch.tensor(flag, device=self.processes.device)).all())
 
     def _size_gb(self, extractor: nn.Module, base: Dataset, views: int) -> float:
         size = self.config.data.image_size
@@ -204,26 +223,20 @@ class RunData:
                 self._pixels[key] = self._open_pixels(base)
         return self._pixels[key]
 
-    def _open_pixels(self, base: Dataset) -> Pixels:
+    def _open_pixels(self, base: Dataset) -> Pixels | None:
+        """None where they are not there and cannot be kept."""
         data = self.config.data
-        with self.reporter.track("images", len(base)) as advance, _writing(self.folder):
-            return load_pixels(base, data.image_size, data.fit, self.folder, self._workers("decode"), advance)
+        try:
+            with self.reporter.track("images", len(base)) as advance:
+                return load_pixels(base, data.image_size, data.fit, self.folder, self._workers("decode"), advance)
+        except WriteError as error:
+            self.say_why_without(error)
+            return None
 
     def _workers(self, kind: str) -> int:
         """Processes that load: none where all there is to do is to copy from the pixel cache."""
         if self.config.runtime.workers is not None:
             return self.config.runtime.workers
-        if kind == "none" and self.config.cache.pixels:
+        if kind == "none" and self.config.cache.pixels and not self._said_why_without:
             return 0
         return max(1, min(8, (os.cpu_count() or 1) // self.config.runtime.devices))
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DaplError(
-            f"cache.folder: {folder} cannot be written ({error.strerror or error}); free some space, name another "
-            "folder with --cache.folder, or switch caches off with --cache.pixels false --cache.features false."
-        ) from error

@@ -12,7 +12,7 @@ from typing import Any
 
 from dapl.cli import data, experiments, fields, runs, train
 from dapl.cli.options import joined, overrides_of
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError, nearest, said_by_system
 
 COMMANDS = (
     *(train.demo, train.init, train.train),
@@ -41,16 +41,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = known.call(known, overrides_of(rest, known))
         sys.stdout.flush()
         return code
-    except DaplError as error:
-        print(f"dapl: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print(f"dapl: interrupted{known.when_interrupted}", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        if not _reader_left():  # some other pipe broke, which is an error
-            raise
-        return 141
+    except (DaplError, OSError, MemoryError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            return 141
+        print(f"dapl: {_sentence(error)}", file=sys.stderr)
+        _give_up_output()
+        return 2
+
+
+def _sentence(error: DaplError | OSError | MemoryError) -> str:
+    """What the user has to put right. Anything else that is raised is a mistake of ours, and shows its traceback."""
+    if isinstance(error, OSError):
+        return said_by_system(error, error.filename or "a file or the standard output")
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error or 'no more is said'}); make batches, images or models smaller."
+    return str(error)
 
 
 def _reader_left() -> bool:
@@ -59,7 +67,7 @@ def _reader_left() -> bool:
     poll.register(output, 0)
     left = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     if left:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # or the flush at exit fails once more
+        _discard(output)
     return left
 
 
@@ -86,6 +94,18 @@ class _Version(argparse.Action):
 
         print(f"dapl {version('dapl')}")
         parser.exit()
+
+
+def _give_up_output() -> None:
+    """What cannot be printed, on a full disk say, is let go, or the flush at exit fails once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard(sys.stdout.fileno())
+
+
+def _discard(output: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 
 
 def _parser() -> argparse.ArgumentParser:

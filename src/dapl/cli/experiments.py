@@ -127,7 +127,11 @@ def sweep(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     )
     name = Path(arguments.ablation).stem if arguments.ablation else ""
     out = arguments.out or Path("sweeps") / "-".join(filter(None, (arguments.config.stem, name)))
-    return _work(Sweep(base, panels, out, settings), arguments.test, arguments.words)
+    from dapl.experiments.sweep_study import database_refusals
+
+    made = Sweep(base, panels, out, settings)
+    with database_refusals(out):
+        return _work(made, arguments.test, arguments.words)
 
 
 def _work(sweep: Any, test: bool, words: list[str]) -> int:

@@ -1,6 +1,8 @@
 """The one exception a user is meant to see: the command line prints it without a traceback and exits with 2."""
 
 import difflib
+import errno
+import re
 from collections.abc import Sequence
 
 
@@ -8,10 +10,46 @@ class DaplError(Exception):
     """Something the user can put right. The message names the file or field, what was wrong and what to do."""
 
 
+class LockedError(DaplError):
+    """Another process is at work there."""
+
+
+class MissingError(DaplError):
+    """There is no such file."""
+
+
+class BrokenError(DaplError):
+    """There is a file, and it is not what it should be."""
+
+
+class WriteError(DaplError):
+    """A full or read-only disk, or a path that cannot be. What was there before is as it was."""
+
+
 def original_message(text: str) -> str | None:
     """What a `DaplError` said in another process, from the traceback that came over; None where there is none."""
-    _, found, message = text.rpartition("dapl.common.errors.DaplError: ")
-    return message.strip() if found else None
+    found = list(re.finditer(r"dapl\.common\.errors\.\w+: ", text))
+    return text[found[-1].end() :].strip() if found else None
+
+
+_ADVICE = {
+    (errno.ENOSPC, errno.EDQUOT): "free some space there, or name a folder on another disk",
+    (errno.EROFS, errno.EACCES, errno.EPERM): "look at its permissions, or name another place",
+    (errno.ENAMETOOLONG,): "give a shorter name",
+    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ELOOP): "look at the path, or name another place",
+    (errno.EMFILE, errno.ENFILE): "close other programs, or raise the limit of open files with `ulimit -n`",
+}
+
+
+def said_by_system(error: OSError, where: object = None, what: str = "the system refused it") -> str:
+    """What the system refused, as a sentence of ours; ``where`` is the path that a person knows.
+
+    >>> said_by_system(OSError(errno.ENOSPC, "No space left on device"), "runs/birds", "cannot be written")
+    'runs/birds: cannot be written (No space left on device); free some space there, or name a folder on another disk.'
+    """
+    place = where or error.filename or "dapl"
+    advice = next((text for codes, text in _ADVICE.items() if error.errno in codes), "put it right and try again")
+    return f"{place}: {what} ({error.strerror or error}); {advice}."
 
 
 def nearest(word: str, known: Sequence[str]) -> str:

@@ -1,29 +1,91 @@
-"""Paths as a config writes them, and writing so that a reader never sees half a file or half a folder."""
+"""Paths as a config writes them, and writing so that a reader never sees half a file or half a folder.
+
+Every file that dapl writes goes through here. It is written beside its place under a name that says which process
+writes it, synced to the disk (itself, then its folder), and takes its place in one step: a kill, a full disk or a loss
+of power leaves the old file or the new one. What a dead process left is removed by the next one that writes into the
+folder. What the system refuses becomes a `WriteError` of one sentence.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError, said_by_system
+from dapl.common.liveness import is_alive, this_process
+
+_LEFTOVER = re.compile(r"^\.(?P<name>.+?)\.(?P<process>[0-9a-f]+-\d+-\d+|\d+)(?:\.(?P<which>new|old))?\.tmp$")
+"""Of a file, or of a folder; older versions named the process by its number alone."""
+_OTHER_HOST_SECONDS = 86_400
+"""Whether a process of another machine lives cannot be seen; what it has not touched for a day is left over."""
+_TRIES = 10
+_swept: set[Path] = set()
+_staged: set[Path] = set()
+"""Folders that are about to take their place: they are synced as a whole."""
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """What the system refuses within is a `WriteError` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(said_by_system(error, path, "cannot be written")) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Before long work whose result goes there: what can be known without writing."""
+    with refusing(folder):
+        if not os.access(folder, os.W_OK):
+            read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+            number = errno.EROFS if read_only else errno.EACCES
+            raise OSError(number, os.strerror(number))
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder and those above it, where they do not exist."""
+    with refusing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside ``path``; on success it takes its place, on failure it is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Yields a temporary path beside ``path``; on success it takes its place, on failure it is removed.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "facts.txt"
+    >>> with replacing(path) as temporary:
+    ...     _ = temporary.write_text("whole")
+    ...     path.exists()
+    False
+    >>> path.read_text()
+    'whole'
+    """
+    make_folder(path.parent)
+    _sweep_once(path.parent)
+    temporary = path.with_name(f".{path.name}.{this_process()}.tmp")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with refusing(path):
+            yield temporary
+            staged = _is_staged(path)
+            if not staged:
+                sync(temporary)
+            os.replace(temporary, path)
+            if not staged:
+                _sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -35,44 +97,261 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda folder
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "report"
     >>> with replacing_folder(target) as new:
-    ...     _ = (new / "index.html").write_text("whole")
+    ...     write_text(new / "index.html", "whole")
     ...     target.exists()
     False
     >>> [path.name for path in target.iterdir()]
     ['index.html']
     """
+    make_folder(folder.parent)
+    _sweep_once(folder.parent)
     check(folder)
-    new, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{which}.tmp") for which in ("new", "old"))
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
+    new, old = (folder.with_name(f".{folder.name}.{this_process()}.{which}.tmp") for which in ("new", "old"))
+    remove(new)
+    with refusing(folder):
+        new.mkdir()
+    _staged.add(new)
     try:
-        yield new
+        with refusing(folder):
+            yield new
         check(folder)  # something may have come there in the meantime
-        _exchange(new, folder, old)
+        with refusing(folder):
+            _sync_tree(new)
+            _exchange(new, folder, old)
+            _sync_folder(folder.parent)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        _staged.discard(new)
+        remove(new)
+        remove(old)
 
 
 def _exchange(new: Path, folder: Path, old: Path) -> None:
     """``new`` takes the place of ``folder``; should that fail, what was there is put back."""
-    if folder.exists():
-        os.replace(folder, old)
-    try:
-        os.replace(new, folder)
-    except OSError:
-        if old.exists():
-            os.replace(old, folder)
-        raise
+    for tries_left in range(_TRIES, -1, -1):
+        if folder.exists():
+            remove(old)
+            os.replace(folder, old)
+        try:
+            os.replace(new, folder)
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and tries_left:
+                continue  # another process was between our two steps with its own: that is the older one now
+            if old.exists():
+                os.replace(old, folder)
+            raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """As every JSON file of ours is written."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def write_new(path: Path, content: bytes) -> bool:
+    """Whole or not at all, and never over a file that exists: False where there is one."""
+    make_folder(path.parent)
+    _sweep_once(path.parent)
+    temporary = path.with_name(f".{path.name}.{this_process()}.tmp")
+    with refusing(path):
+        try:
+            temporary.write_bytes(content)
+            sync(temporary)
+            try:
+                os.link(temporary, path)  # unlike a rename, refuses to replace
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without hard links
+                if path.exists():
+                    return False
+                os.replace(temporary, path)
+            _sync_folder(path.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    return True
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a file. A line that a kill cut short before is ended first; on failure the file is as it was.
+
+    Against loss of power: `sync` the file before something is written that counts on its lines.
+    """
+    with refusing(path), path.open("ab") as file:
+        before = file.tell()
+        try:
+            file.write((b"" if _ends_whole(path, before) else b"\n") + line.encode("utf-8") + b"\n")
+            file.flush()
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise
+
+
+def _ends_whole(path: Path, size: int) -> bool:
+    if not size:
+        return True
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def reserve(path: Path, size: int) -> None:
+    """Take ``size`` bytes of the disk for a file that is there.
+
+    A memory map of a sparse file dies of a signal, without a message, where the disk is full when a page is written.
+    """
+    with path.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        elif shutil.disk_usage(path.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+_TAG = "CACHEDIR.TAG"
+_TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
+# A folder of caches of dapl: safe to delete, and not worth a backup (https://bford.info/cachedir/).
+"""
+_CACHED = re.compile(r"[0-9a-f]{24}-(images|masks|annotations|parts|grid|features\S*)\.np[yz]")
+
+
+def mark_as_cache(folder: Path) -> None:
+    """Before a cache is written. Programs that make backups know the file, and `is_cache` does."""
+    if not (folder / _TAG).exists():
+        write_text(folder / _TAG, _TAG_TEXT)
+
+
+def is_cache(folder: Path) -> bool:
+    """Whether dapl has kept caches there, this version or an older one."""
+    try:
+        with (folder / _TAG).open("rb") as file:
+            return file.read(len(_TAG_TEXT)).decode("utf-8", "replace") == _TAG_TEXT
+    except OSError:
+        pass
+    try:
+        return any(_CACHED.fullmatch(entry.name) for entry in os.scandir(folder))
+    except OSError:
+        return False
+
+
+# --- what dead processes left ---------------------------------------------------------------------------------------
+
+
+def sweep(folder: Path) -> None:
+    """Remove what dead processes were about to write into ``folder``; a folder that they had put aside comes back.
+
+    What a living process is writing stays, so that no lock is needed.
+    """
+    try:
+        names = [entry.name for entry in os.scandir(folder) if entry.name.endswith(".tmp")]
+    except OSError:
+        return
+    for found in filter(None, map(_LEFTOVER.match, names)):
+        path = folder / found.string
+        if not _is_left_over(path, found["process"]):
+            continue
+        if found["which"] == "old" and not (folder / found["name"]).exists():
+            with suppress(OSError):  # killed between the two steps of an exchange
+                os.replace(path, folder / found["name"])
+                continue
+        remove(path)
+
+
+def sweep_all(folder: Path) -> None:
+    """`sweep` the folder and every one below it."""
+    for inside, _, _ in os.walk(folder):
+        sweep(Path(inside))
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file of this name is about to become another, or was when its process died.
+
+    >>> is_leftover(".config.yaml.4711.tmp"), is_leftover("config.yaml")
+    (True, False)
+    """
+    return _LEFTOVER.match(name) is not None
+
+
+def _is_left_over(path: Path, process: str) -> bool:
+    alive = is_alive(process)
+    if alive is not None:
+        return not alive
+    try:
+        return time.time() - path.lstat().st_mtime > _OTHER_HOST_SECONDS
+    except OSError:
+        return False
+
+
+def _sweep_once(folder: Path) -> None:
+    """A command may write thousands of files into a folder, and looks through it once."""
+    if _is_staged(folder / "file") or (key := folder.absolute()) in _swept:
+        return
+    _swept.add(key)
+    sweep(folder)
+
+
+def remove(path: Path) -> None:
+    """A file, a link or a folder with all that is in it, if it is there; what cannot be removed stays."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """A folder that holds nothing; any other stays."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+# --- to the disk ----------------------------------------------------------------------------------------------------
+
+
+def _is_staged(path: Path) -> bool:
+    return any(parent in _staged for parent in path.parents)
+
+
+def sync(path: Path) -> None:
+    """What was written to a file so far is on the disk after this, where that can be promised at all."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        fsync(file)
+    finally:
+        os.close(file)
+
+
+fsync = os.fsync
+"""By this name, so that tests can go without: it takes longer than all else that a tiny run does."""
+
+
+def _sync_folder(folder: Path) -> None:
+    """The names in it. Some file systems cannot, and keep them all the same."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _sync_tree(folder: Path) -> None:
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            sync(Path(inside) / name)
+        _sync_folder(Path(inside))
 
 
 def file_digest(path: Path) -> str:

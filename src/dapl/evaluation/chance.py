@@ -24,9 +24,10 @@ from torch import Tensor
 from dapl.batches.cache import base_rows
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch
-from dapl.common.errors import DaplError
+from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError
 from dapl.common.files import write_json
 from dapl.common.progress import Reporter
+from dapl.common.reading import read_as
 from dapl.config import Config
 from dapl.data.sample import Dataset
 from dapl.evaluation.chance_rows import Chance
@@ -89,7 +90,7 @@ def chance_of(run_data: RunData, split: Split, protocol: EvaluationProtocol, pro
         return Chance(prototypes)
     found = _measure(truth, names, prototypes)
     if run_data.config.cache.pixels:
-        with suppress(OSError):  # a folder that can only be read: it is measured again next time
+        with suppress(WriteError):  # a folder that can only be read: it is measured again next time
             write_json(file, found.to_json())
     return found
 
@@ -114,8 +115,8 @@ def chance_key(run_data: RunData, split: Split, protocol: EvaluationProtocol, pr
 
 def _read(file: Path) -> Chance | None:
     try:
-        return Chance(**json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return read_as(file, Chance, "")
+    except (MissingError, BrokenError):
         return None
 
 

@@ -13,7 +13,7 @@ import torch
 
 from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import DaplError
-from dapl.common.files import file_digest
+from dapl.common.files import check_writable, file_digest
 from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import InMemorySplits, hand_over
@@ -64,6 +64,8 @@ def evaluate(
     one_of("split", split, SPLITS)
     names = chosen(metrics)
     run, config = open_run(folder, config)
+    if files:
+        check_writable(run.folder)
     in_memory = hand_over(config.data, splits)
     options = (protocol or EvaluationProtocol(tau=config.data.tau)).to_json()
     # To and from processes go plain values only: Fabric refuses frozen dataclasses.
@@ -116,12 +118,13 @@ def _evaluate_process(
         number = prototypes_per_class(measured.kept)
         result = replace(result, chance=chance_of(run_data, split, protocol, number))
     if files and processes.global_rank == 0:
-        before: dict[str, Any] = {}
-        with suppress(DaplError):  # what is broken is written anew
-            before = loaded.run.evaluation()
-        place = write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured, before)
-        if place == "full":
-            keep_sums(loaded, run_data, split, protocol, measured.images)
+        with loaded.run.locked_for_results():
+            before: dict[str, Any] = {}
+            with suppress(DaplError):  # what is broken is written anew
+                before = loaded.run.evaluation()
+            place = write_files(loaded.run.evaluation_file, loaded.run.evaluation_folder, result, measured, before)
+            if place == "full":
+                keep_sums(loaded, run_data, split, protocol, measured.images)
     return asdict(result)
 
 

@@ -9,6 +9,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dapl.common.files import replacing, write_json, write_text
+from dapl.common.files import json_text, remove, replacing
+from dapl.common.reading import read_text
 from dapl.evaluation.known_results import Place, Result, add_result, changed_fields
 from dapl.evaluation.measures import Measurements, per_class, per_part
 from dapl.evaluation.result import Evaluation
@@ -34,19 +36,22 @@ def write_files(
 
     ``before`` is what metrics.json holds; without it the result takes the place of whatever is there. Less never
     replaces more: the results of another protocol have tables and plots in a folder of their own below ``folder``.
+    All of them are written before the first takes its place: where the disk is full, those of before are still whole.
     """
     known, place = add_result(before or {}, result.to_json())
     own = folder / _folder_name(result.protocol, known["protocol"]) if place == "beside" else folder
-    drawn = draw_all(own, result, measured)
     tables = {"per_class.csv": csv_text("class", measured.classes, per_class(measured))}
     if measured.parts:
         tables["per_part.csv"] = csv_text("part", measured.parts, per_part(measured))
-    for name, text in tables.items():
-        write_text(own / name, with_columns_of(own / name, text) if place == "added" else text)
+    with ExitStack() as stack:
+        drawn = draw_all(own, result, measured, stack)
+        for name, text in tables.items():
+            text = with_columns_of(own / name, text) if place == "added" else text
+            stack.enter_context(replacing(own / name)).write_text(text, encoding="utf-8")
+        stack.enter_context(replacing(numbers)).write_text(json_text(known), encoding="utf-8")
     if place == "full":
         for stale in {*NAMES, "per_part.csv"} - set(drawn) - tables.keys():
-            (own / stale).unlink(missing_ok=True)
-    write_json(numbers, known)
+            remove(own / stale)
     return place
 
 
@@ -62,7 +67,7 @@ def with_columns_of(file: Path, text: str) -> str:
     """A new table with the columns that an older one has and it has not, row by row of the same name."""
     if not file.is_file():
         return text
-    old, new = (list(csv.reader(io.StringIO(one))) for one in (file.read_text(encoding="utf-8"), text))
+    old, new = (list(csv.reader(io.StringIO(one))) for one in (read_text(file, "delete it"), text))
     if [row[0] for row in old] != [row[0] for row in new]:
         return text
     left = [number for number, name in enumerate(old[0]) if name not in new[0]]
@@ -95,8 +100,8 @@ _CELLS_WITH_TEXT = 400
 """More cells than this would be numbers too small to read."""
 
 
-def draw_all(folder: Path, result: Evaluation, measured: Measurements) -> list[str]:
-    """Draw what there is data for; returns the names of the files."""
+def draw_all(folder: Path, result: Evaluation, measured: Measurements, stack: ExitStack) -> list[str]:
+    """Draw what there is data for; returns the names of the files, which take their places with the stack's end."""
     figures: dict[str, Figure] = {}
     rows = measured.scoped
     if measured.parts:
@@ -111,8 +116,7 @@ def draw_all(folder: Path, result: Evaluation, measured: Measurements) -> list[s
     if found:
         figures["background_bias.png"] = background(found, result)
     for name, figure in figures.items():
-        with replacing(folder / name) as temporary:
-            figure.savefig(temporary, format="png", dpi=150)
+        figure.savefig(stack.enter_context(replacing(folder / name)), format="png", dpi=150)
     return list(figures)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from dapl.batches.cache import AnnotationReader, Annotations, base_rows, load_annotations
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, grid_masks
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics.functional.controls import Control
 from dapl.metrics.functional.coverage import visible_parts
@@ -145,15 +145,19 @@ class SplitGroundTruth:
         rows = self.rows[batch.indices]
         return self.reader.read(rows.tolist()) if self.cached is None else self.cached.rows(rows)
 
-    def _load(self) -> Annotations:
-        """One process per machine makes the files, the others find them."""
+    def _load(self) -> Annotations | None:
+        """One process per machine makes the files, the others find them; None where they cannot be kept."""
         self.run_data.images(self.split)  # whoever decodes the images for the pixel cache writes annotations as well
         processes = self.run_data.processes
         found = self._open() if processes.local_rank == 0 else None
         processes.barrier()
         return self._open() if found is None else found
 
-    def _open(self) -> Annotations:
+    def _open(self) -> Annotations | None:
         data = self.run_data.config.data
         base, _ = base_rows(self.run_data.dataset(self.split))
-        return load_annotations(base, data.image_size, data.fit, self.run_data.folder)
+        try:
+            return load_annotations(base, data.image_size, data.fit, self.run_data.folder)
+        except WriteError as error:
+            self.run_data.say_why_without(error)
+            return None

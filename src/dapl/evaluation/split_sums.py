@@ -7,7 +7,6 @@ are kept in the run; where they are missing, or of another model, one more pass 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +15,10 @@ from torch import Tensor
 
 from dapl.batches.cache import AnnotationReader, base_rows
 from dapl.batches.run_data import RunData, Split
+from dapl.common.errors import BrokenError, MissingError
 from dapl.common.files import file_digest, write_json
 from dapl.common.progress import Reporter
+from dapl.common.reading import read_json
 from dapl.data.sample import Dataset
 from dapl.evaluation.ground_truth import SplitGroundTruth, part_facts, part_mode
 from dapl.evaluation.measures import Rows
@@ -173,12 +174,12 @@ def cached_sums(
     key = _key(loaded.run.best, run_data, split, protocol)
     sums = _empty(model, len(dataset.parts))
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = read_json(file, "")
         if values["key"] == key:
             before = {name: torch.tensor(values[name]).float().view_as(zeros) for name, zeros in vars(sums).items()}
             vars(sums).update(before)
             return sums
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+    except (MissingError, BrokenError, ValueError, KeyError, TypeError, RuntimeError):
         pass  # not there, or not what we write: it is only a shortcut
     has_prototypes = len(model.prototypes) > 0
     names = {"accuracy", "diversity", "region_background_share"} if has_prototypes else {"accuracy"}

@@ -6,20 +6,21 @@ A process may be killed at any moment and started again: it goes on where it sto
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import BrokenError, DaplError, MissingError
 from dapl.common.files import write_json
+from dapl.common.reading import checked, read_json
 from dapl.common.tables import Spread, mean_and_deviation
 from dapl.config import Config
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, code_digest, one_of
 from dapl.metrics.registry import chosen
 from dapl.runs.run import Run
+from dapl.runs.schemas import KnownEvaluation
 
 if TYPE_CHECKING:
     from dapl.batches.run_data import Split
@@ -37,22 +38,20 @@ def run_or_resume(config: Config, folder: Path, quiet: bool = False) -> Run:
     >>> measured(run, "validation", "accuracy,coverage")["coverage"]  # doctest: +SKIP
     0.69
     """
-    from filelock import FileLock
-
     from dapl.training.trainer import train
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise DaplError("many runs are not started by torchrun; start the command itself and give --devices.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # The system lets go of the lock when its process dies, however it dies.
-    with FileLock(folder.parent / f".{folder.name}.lock"):
-        run = Run(folder)
+    if folder.exists() and not folder.is_dir():
+        raise DaplError(f"{folder}: is a file; name another folder.")
+    run = Run(folder)
+    with run.locked("training", wait=math.inf):
         if run.config_file.is_file():
             refuse_other_config(folder, "run", run.config(), config, "Name another folder, or remove this one.")
         if is_finished(run):
             return run
         if not run.last.exists():
-            _remove_beginnings(folder)
+            _remove_beginnings(run)
         return train(config, folder, resume=run.last.exists(), quiet=quiet)
 
 
@@ -101,14 +100,12 @@ def flat_fields(config: Config) -> dict[str, Any]:
     return found
 
 
-def _remove_beginnings(folder: Path) -> None:
+def _remove_beginnings(run: Run) -> None:
     """What a process left that was killed before its first checkpoint: there is nothing in it to go on with."""
-    if not folder.exists():
-        return
-    strange = [path.name for path in folder.iterdir() if not path.name.endswith(".tmp")]
-    if strange and "config.yaml" not in strange:  # the first file of a run
-        raise DaplError(f"{folder}: exists and is not a run (it has {strange[0]}); name another folder.")
-    shutil.rmtree(folder)
+    if not run.is_free() and not run.config_file.exists():  # the first file of a run
+        strange = next(name for name in os.listdir(run.folder) if not run.is_passing(name))
+        raise DaplError(f"{run.folder}: exists and is not a run (it has {strange}); name another folder.")
+    run.clear()
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -164,12 +161,13 @@ def evaluation_of(
 
 
 def _known(file: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An earlier measurement of the same model under the same protocol."""
+    """An earlier measurement of the same model under the same protocol; None where there is none that can be read."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return found if found["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_json(file, "")
+        checked(found, KnownEvaluation, file, "")
+    except (MissingError, BrokenError):
         return None
+    return found if found["key"] == key else None
 
 
 def _digest(file: Path) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
-from dapl.common.errors import DaplError
-from dapl.common.files import write_text
+from dapl.common.errors import DaplError, WriteError
+from dapl.common.files import is_leftover, write_text
+from dapl.common.locks import locked
 from dapl.common.progress import Reporter
 from dapl.common.tables import mean_and_deviation
 from dapl.config import Config, dump_config, load_config
@@ -30,7 +31,7 @@ from dapl.experiments.sweep_space import (
     run_name,
     shown,
 )
-from dapl.experiments.sweep_study import LOCK, PanelStudy, open_storage
+from dapl.experiments.sweep_study import LOCK, PanelStudy, database_refusals, open_storage
 from dapl.metrics.registry import data_gives, given_by, missing_needs
 from dapl.runs.run import Run
 
@@ -76,14 +77,18 @@ class Sweep:
         self.config = base.config()
         self.reporter = Reporter()
         check_objectives(self.config, settings)
+        if out.exists() and not out.is_dir():
+            raise DaplError(f"{out}: is a file; name a folder with --out.")
         made = not out.exists()
-        try:
-            claim_folder(out, self.config)
-            self.studies = self._open_studies()
-        except DaplError:
-            if made:
-                shutil.rmtree(out, ignore_errors=True)
-            raise
+        with locked(out / LOCK, "starting a sweep", wait=math.inf):
+            try:
+                claim_folder(out, self.config)
+                with database_refusals(out):
+                    self.studies = self._open_studies()
+            except DaplError:
+                if made:  # by us, and nobody came in since: we hold the lock
+                    shutil.rmtree(out, ignore_errors=True)
+                raise
 
     def __repr__(self) -> str:
         return f"Sweep({self.base.source}, {', '.join(panel.name for panel in self.panels)}, in {self.out})"
@@ -116,6 +121,10 @@ class Sweep:
                     found = self._run(study, values)
             except KeyboardInterrupt:
                 study.give_back(trial)
+                raise
+            except WriteError:  # not the point's fault, and the next one would meet the same
+                with suppress(WriteError), database_refusals(self.out):
+                    study.give_back(trial)
                 raise
             except DaplError as error:
                 study.fail(trial, str(error))
@@ -181,17 +190,13 @@ class Sweep:
 
 
 def claim_folder(out: Path, config: Config) -> None:
-    """Make the folder of a sweep, or see that the one that is there belongs to the same config."""
-    if out.exists() and not out.is_dir():
-        raise DaplError(f"{out}: is a file; name a folder with --out.")
+    """Begin a sweep in the folder, or see that the one that is there belongs to the same config. Under the lock."""
     base = out / "base.yaml"
-    if out.exists() and not base.is_file() and any(path.name != LOCK for path in out.iterdir()):
-        raise DaplError(f"{out}: exists and is not a sweep; name a new folder with --out.")
-    out.mkdir(parents=True, exist_ok=True)
-    with FileLock(out / LOCK):
-        if not base.is_file():
-            write_text(base, dump_config(config))
-            return
+    if not base.is_file():
+        if any(path.name != LOCK and not is_leftover(path.name) for path in out.iterdir()):
+            raise DaplError(f"{out}: exists and is not a sweep; name a new folder with --out.")
+        write_text(base, dump_config(config))
+        return
     advice = "Name another folder with --out, or start it with the config that it has (base.yaml)."
     refuse_other_config(out, "sweep", load_config(base), config, advice)
 

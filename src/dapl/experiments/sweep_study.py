@@ -20,17 +20,18 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
+from dapl.common.locks import locked
 from dapl.experiments.sweep_space import Choices, Dimension, Panel, SweepObjective, Values
 
 try:
@@ -47,6 +48,8 @@ FOLDER_HEARTBEAT = {"heartbeat_interval": 5, "grace_period": 20}
 DATABASE_HEARTBEAT = {"heartbeat_interval": 30, "grace_period": 120}
 """The same for machines that share a database. They may have folders of their own, where no lock of a run helps."""
 LOCK = ".study.lock"
+Lock = Callable[[], AbstractContextManager[None]]
+"""Taken with ``with lock():``."""
 _TRIES = 5
 """How often a database is opened whose tables another machine is making."""
 
@@ -60,7 +63,7 @@ class PanelStudy:
         panel: Panel,
         objectives: Sequence[SweepObjective],
         storage: optuna.storages.RDBStorage,
-        lock: FileLock,
+        lock: Lock,
         trials: int | None,
         seed: int,
     ) -> None:
@@ -68,7 +71,7 @@ class PanelStudy:
         self.panel, self.storage, self.trials, self.seed, self._lock = panel, storage, trials, seed, lock
         self.failed_here: set[str] = set()
         """Points that this process could not run; a new start tries them again."""
-        with self._lock:
+        with self._lock():
             self.study = optuna.create_study(
                 storage=storage,
                 study_name=name,
@@ -81,7 +84,7 @@ class PanelStudy:
 
     def claim(self) -> tuple[optuna.Trial, Values] | None:
         """The next point, now this process's own; None when nobody has to run one."""
-        with self._lock:
+        with self._lock():
             self._free_dead()
             self._fill_queue()
             while self._all(TrialState.WAITING) or self._may_draw():
@@ -258,7 +261,21 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStorage, FileLock]:
+@contextmanager
+def database_refusals(out: Path) -> Iterator[None]:
+    """What the database refuses, because its disk is full say, is a sentence."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
+        raise WriteError(
+            f"{out}: the database of the sweep refused ({str(error).splitlines()[0]}); free some space, or look at "
+            "--storage. The same command goes on where it stood."
+        ) from error
+
+
+def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStorage, Lock]:
     """The database, and what a process holds while it looks into the study and takes a point.
 
     ``url`` names a database that many machines share; None is study.db in the folder. It is SQLite and not Optuna's
@@ -267,7 +284,8 @@ def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStor
     from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
     is_file = url is None or url.startswith("sqlite:///")
-    lock = Path(f"{url.removeprefix('sqlite:///')}.lock") if url is not None and is_file else folder / LOCK
+    file = Path(f"{url.removeprefix('sqlite:///')}.lock") if url is not None and is_file else folder / LOCK
+    lock = partial(locked, file, "taking a point", wait=math.inf)
     waiting: dict[str, Any] = {"connect_args": {"timeout": 60}} if is_file else {"pool_pre_ping": True}
     beats: dict[str, Any] = FOLDER_HEARTBEAT if url is None else DATABASE_HEARTBEAT
 
@@ -276,14 +294,14 @@ def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStor
         return optuna.storages.RDBStorage(address, engine_kwargs=waiting, **beats)
 
     try:
-        if not lock.parent.is_dir():
-            raise FileNotFoundError(f"no folder {lock.parent}")
-        with _without_warnings(), FileLock(lock):
+        if not file.parent.is_dir():
+            raise FileNotFoundError(f"no folder {file.parent}")
+        with _without_warnings(), lock():
             for _ in range(_TRIES - 1):
                 with suppress(IntegrityError, ProgrammingError):
-                    return opened(), FileLock(lock)
+                    return opened(), lock
                 time.sleep(1)  # another machine makes the tables in this moment
-            return opened(), FileLock(lock)
+            return opened(), lock
     except (SQLAlchemyError, ImportError, RuntimeError, ValueError, OSError) as error:
         what = "--storage" if url else str(folder / "study.db")
         raise DaplError(

@@ -81,16 +81,13 @@ class LocalExplanation(Explanation):
         kind = path.suffix.lower().removeprefix(".")
         if kind not in FORMATS:
             raise DaplError(f"{path}: an explanation is saved as .html, .png or .json.")
-        try:
-            if kind == "html":
-                write_text(path, self.html())
-            elif kind == "json":
-                write_json(path, self.to_json())
-            else:
-                with replacing(path) as temporary:
-                    draw_figure(self).save(temporary, format="PNG", dpi=(200, 200))
-        except OSError as error:
-            raise DaplError(f"{path}: cannot be written ({error.strerror or error}); name another file.") from error
+        if kind == "html":
+            write_text(path, self.html())
+        elif kind == "json":
+            write_json(path, self.to_json())
+        else:
+            with replacing(path) as temporary:
+                draw_figure(self).save(temporary, format="PNG", dpi=(200, 200))
         return path
 
     def html(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ _SYSTEMS = {
     "blackbox": "a linear layer on pooled features, without prototypes",
 }
 _FITTED = {"stretch": "stretched to a square", "crop": "cut to the central square", "pad": "padded to a square"}
+
+_PLAIN = re.compile(r"[\w .,'()-]+")
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,15 @@ class ModelCard:
 
 
 def _code(name: str) -> str:
-    """A name as it is, whatever it holds: Markdown reads neither HTML nor emphasis between backticks."""
-    return f"`{' '.join(name.replace('`', chr(39)).split())}`"
+    """A name as it is, whatever it holds. One with signs that HTML or Markdown read has them as numbers.
+
+    >>> _code("Indigo Bunting"), _code("<b>")
+    ('`Indigo Bunting`', '<code>&#60;b&#62;</code>')
+    """
+    name = " ".join(name.split())
+    if _PLAIN.fullmatch(name):
+        return f"`{name}`"
+    return f"<code>{''.join(sign if _PLAIN.fullmatch(sign) else f'&#{ord(sign)};' for sign in name)}</code>"
 
 
 def _finite(value: Any) -> bool:

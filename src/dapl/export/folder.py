@@ -15,19 +15,19 @@ No file of it can run code when it is read.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import checked, read_as, read_json
 from dapl.config import ModelConfig
 from dapl.explain.draw import encoded, to_pil
 from dapl.explain.patches import Patch, PatchSource
@@ -93,39 +93,22 @@ def first_line(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else "no reason given"
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DaplError(f"{path}: missing; `dapl export RUN` makes a whole folder.") from error
-    except (ValueError, RecursionError) as error:
-        raise DaplError(f"{path}: not JSON ({error}); export the run anew.") from error
-    except OSError as error:
-        raise DaplError(f"{path}: cannot be read ({error.strerror}).") from error
+ADVICE = "`dapl export RUN` makes a whole folder"
 
 
 def read_config(folder: Path) -> ExportConfig:
     path = folder / CONFIG
-    values = read_json(path)
+    values = read_json(path, ADVICE)
     if not isinstance(values, dict) or values.get("library_name") != "dapl":
         raise DaplError(f"{path}: does not describe a model of dapl; `dapl export RUN` makes a folder that does.")
     if values.get("format") != FORMAT:
         raise DaplError(f"{path}: export format {values.get('format')!r}, this version reads {FORMAT}; export it anew.")
-    return _validated(ExportConfig, values, path)
+    return checked(values, ExportConfig, path, "export the run anew")
 
 
 def read_records(folder: Path) -> ExportRecords:
     path = folder / RECORDS
-    return _validated(ExportRecords, read_json(path), path)
-
-
-def _validated(kind: type[Any], values: Any, path: Path) -> Any:
-    try:
-        return TypeAdapter(kind).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise DaplError(f"{path}: {field}: {first['msg']}; export the run anew.") from error
+    return read_as(path, ExportRecords, "export the run anew")
 
 
 def check_replaceable(folder: Path) -> None:

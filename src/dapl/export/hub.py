@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +20,20 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dapl.common.errors import DaplError
-from dapl.common.files import replacing, replacing_folder, write_json, write_text
+from dapl.common.errors import BrokenError, DaplError, MissingError
+from dapl.common.files import make_folder, replacing_folder, write_bytes, write_json, write_text
+from dapl.common.reading import read_bytes, refuse_links_out
 from dapl.explain.classifier import Classifier, about
 from dapl.explain.evidence import ModelRecords
 from dapl.export.card import ModelCard
 from dapl.export.folder import (
+    ADVICE,
     CARD,
     CONFIG,
     IMAGES,
     MAX_BYTES,
     METRICS,
+    NAMES,
     RECORDS,
     WALL,
     WEIGHTS,
@@ -42,16 +46,16 @@ from dapl.export.folder import (
     first_line,
     image_name,
     read_config,
-    read_json,
     read_records,
 )
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
-from dapl.models.weights import first_not_finite, hub_or_cache
+from dapl.models.weights import first_not_finite, hub_or_cache, write_tensors
 from dapl.runs.checkpoint import restore_model
 from dapl.runs.loading import load_run
 from dapl.runs.looks import PrototypeLook
 from dapl.runs.records import PrototypeRecord
+from dapl.runs.run import evaluation_in
 
 
 def check_push(name: str, formats: Sequence[str] = ("hub",)) -> None:
@@ -156,19 +160,17 @@ class ExportedModel:
 
     def write(self, folder: Path, with_onnx: bool = False) -> None:
         """The files, into a folder that is there. ``with_onnx``: the card says that model.onnx lies beside them."""
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
-        with replacing(folder / WEIGHTS) as temporary:
-            safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
+        write_tensors(folder / WEIGHTS, self.model.state_dict(), {"format": "pt"})
         (folder / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
         write_json(folder / CONFIG, self.config.model_dump(mode="json"))
         shown = [PatchRecord(index=j, outline=p.outline) for j, p in sorted(self.images.items())]
         records = ExportRecords(prototypes=self.records, patches=shown, looks=self.looks)
         write_json(folder / RECORDS, records.model_dump(mode="json"))
-        (folder / IMAGES).mkdir(exist_ok=True)
+        make_folder(folder / IMAGES)
         for index, exported in self.images.items():
-            (folder / IMAGES / image_name(index)).write_bytes(exported.jpeg)
+            write_bytes(folder / IMAGES / image_name(index), exported.jpeg)
         if self.wall is not None:
-            (folder / WALL).write_bytes(self.wall)
+            write_bytes(folder / WALL, self.wall)
         if self.metrics is not None:
             write_json(folder / METRICS, self.metrics)
         write_text(folder / CARD, self.card(with_onnx))
@@ -226,6 +228,9 @@ def load_exported(folder: Path | str) -> ExportedModel:
     folder = Path(folder)
     if not folder.is_dir():
         raise DaplError(f"{folder}: no such folder; `dapl export RUN` makes one.")
+    # The cache of the hub keeps the files of a model in a folder beside its versions, which hold links to them.
+    in_cache = folder.parent.name == "snapshots" and (folder.parents[1] / "blobs").is_dir()
+    refuse_links_out(folder, frozenset(NAMES), folder.parents[1] if in_cache else None)
     config, records = read_config(folder), read_records(folder)
     model = build_model(config.model, len(config.classes), pretrained=False)
     weights = _read_weights(folder / WEIGHTS)
@@ -238,13 +243,13 @@ def load_exported(folder: Path | str) -> ExportedModel:
         raise DaplError(
             f"{folder / RECORDS}: does not list the {count} prototypes of the model in order; export the run anew."
         )
-    metrics = read_json(folder / METRICS) if (folder / METRICS).exists() else None
+    metrics = evaluation_in(folder / METRICS, "export the run anew") if (folder / METRICS).exists() else None
     return ExportedModel(
         model.eval().requires_grad_(False),
         config,
         records.prototypes,
         _read_images(folder / IMAGES, records.patches),
-        metrics if isinstance(metrics, dict) else None,
+        metrics,
         looks=records.looks if len(records.looks) == count else [],
     )
 
@@ -270,9 +275,9 @@ def _read_images(folder: Path, patches: Sequence[PatchRecord]) -> dict[int, Expo
     """What is listed and there. Names are made from numbers, so nothing outside the folder is opened."""
     found = {}
     for patch in patches:
-        path = folder / image_name(patch.index)
-        if path.is_file() and path.stat().st_size <= MAX_BYTES:
-            found[patch.index] = ExportedImage(path.read_bytes(), patch.outline)
+        with suppress(MissingError, BrokenError):
+            jpeg = read_bytes(folder / image_name(patch.index), ADVICE, MAX_BYTES)
+            found[patch.index] = ExportedImage(jpeg, patch.outline)
     return found
 
 

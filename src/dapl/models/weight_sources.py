@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import expand_path, replacing
 
 VARIABLE = "DAPL_MODELS"
@@ -96,7 +96,7 @@ def published_file(source: WeightSource, folder: Path) -> bytes:
     if file.is_file():
         return _checked(file.read_bytes(), source, file)
     content = _checked(_download(source, folder), source, source.address + source.published)
-    with suppress(OSError), replacing(file) as temporary:  # a folder that may only be read is no reason to stop
+    with suppress(WriteError), replacing(file) as temporary:  # a folder that may only be read is no reason to stop
         temporary.write_bytes(content)
     return content
 

@@ -6,7 +6,10 @@ No file can run code: ``.safetensors`` is read as such and everything else goes 
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError, WriteError, nearest
 from dapl.common.files import expand_path, replacing
 from dapl.common.operators import timm
 from dapl.models.tflite_weights import convert
@@ -233,14 +236,31 @@ def named_source(backbone: str, weights: str) -> WeightSource | None:
     return source
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file, whole or not at all."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        try:
+            safetensors.torch.save_file(contiguous, temporary, metadata=metadata)
+        except SafetensorError as error:  # which is how it says that the disk is full
+            raise OSError(*_system_error(str(error))) from error
+
+
+def _system_error(text: str) -> tuple[int, str]:
+    """Number and words of the error of the system that safetensors writes into its message."""
+    found = re.search(r"os error (\d+)", text)
+    number = int(found.group(1)) if found else errno.EIO
+    return number, os.strerror(number) if found else text
+
+
 def _source_weights(source: WeightSource, folder: Path) -> StateDict:
     """Read, or converted from the published file, and then kept."""
     ready = folder / source.file
     if ready.is_file():
         return fitting(read_state_dict(ready), source.backbone, ready)
     state = convert(published_file(source, folder), blank_network(source.backbone), folder / source.published)
-    with suppress(OSError, SafetensorError), replacing(ready) as temporary:  # else it is converted again next time
-        safetensors.torch.save_file(state, temporary)
+    with suppress(WriteError):  # else it is converted again next time
+        write_tensors(ready, state)
     return state
 
 

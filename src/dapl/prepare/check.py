@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageFont
 
 from dapl.common.errors import DaplError
-from dapl.common.files import replacing, write_json
+from dapl.common.files import remove, replacing, write_json
 from dapl.common.progress import Reporter
 from dapl.config import DataSection
 from dapl.data.build import build_splits, hand_over, list_files, split_listing
@@ -125,7 +125,7 @@ def check(
         write_json(out / "check.json", asdict(report) | {"clean": report.clean, "faults_by_kind": kinds})
         with replacing(out / "check.png") as temporary:
             _draw_sheet(tiles[:SHEET], report.parts).save(temporary, format="PNG")
-        (out / "masks.png").unlink(missing_ok=True)
+        remove(out / "masks.png")
         if worst:
             with replacing(out / "masks.png") as temporary:
                 _draw_sheet([tile for _, tile in worst], (), in_order=True).save(temporary, format="PNG")

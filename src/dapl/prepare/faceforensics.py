@@ -10,24 +10,23 @@ import signal
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from dapl.common.errors import DaplError
-from dapl.common.files import write_json
+from dapl.common.files import is_leftover, sweep_all, write_json
+from dapl.common.locks import LOCK, locked
 from dapl.common.progress import Advance, Reporter
 from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, ManifestLine, read_settings, write_manifest
 from dapl.masks.faces import face_model
 from dapl.masks.refine import DEFAULT_MODEL
 from dapl.prepare.faceforensics_layout import Plan, Video, labels_of, make_plan
-from dapl.prepare.faceforensics_video import FaceSettings, Tools, is_done, prepare_video, read_records, sweep
+from dapl.prepare.faceforensics_video import FaceSettings, Tools, is_done, prepare_video, read_records
 
 _tools: Tools | None = None
 """What a worker process makes with its first video, so that an error in it reaches the user as a sentence."""
@@ -120,9 +119,9 @@ def prepare(
 ) -> list[ManifestLine]:
     """Prepare what is not prepared yet; returns the lines of the manifest."""
     plan = make_plan(root, compression, labels)
-    with _alone(out):
+    with locked(out / LOCK, "preparing videos"):  # two in one folder would sweep away each other's work
         _keep_settings(out, settings, compression, labels, plan)
-        sweep(out)
+        sweep_all(out)
         todo = [video for video in plan.videos if not is_done(video, root, out)]
         if done := len(plan.videos) - len(todo):
             reporter.line(f"{done} of {len(plan.videos)} videos are done already")
@@ -199,7 +198,7 @@ def _keep_settings(out: Path, settings: FaceSettings, compression: str, labels: 
         "splits": plan.digest,
     }
     if not (out / SETTINGS).exists():
-        if any(path.name != _LOCK for path in out.iterdir()):
+        if any(path.name != LOCK and not is_leftover(path.name) for path in out.iterdir()):
             raise DaplError(f"{out}: is not empty, and nothing that this command made; name a new folder.")
         write_json(out / SETTINGS, now)
         return
@@ -210,20 +209,3 @@ def _keep_settings(out: Path, settings: FaceSettings, compression: str, labels: 
                 f"{out}: was prepared with another {name} ({before.get(name)} then, {value} now); name a new folder, "
                 "or give what it was prepared with."
             )
-
-
-_LOCK = ".lock"
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Two of us in one folder would sweep away each other's work. The lock goes with the process, however it ends."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DaplError(f"{out}: cannot be made a folder ({error.strerror}); name another.") from error
-    try:
-        with FileLock(out / _LOCK, timeout=0):
-            yield
-    except Timeout:
-        raise DaplError(f"{out}: another `dapl prepare` is at work there; wait until it is through.") from None

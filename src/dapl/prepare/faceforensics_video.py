@@ -6,7 +6,6 @@ The folder gets its name only when all is in it, so what has its name is whole.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import replacing_folder, write_json
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
@@ -80,17 +79,8 @@ def prepare_video(video: Video, root: Path, out: Path, settings: FaceSettings, t
             state = _state(root / video.source)
             records = _write_frames(video, root / video.source, new, settings, tools)
             write_json(new / VIDEO, {"made_from": state, "frames": [asdict(record) for record in records]})
-    except OSError as error:
-        raise DaplError(
-            f"{error.filename or folder}: {error.strerror or error}; put it right, and the same command goes on where "
-            "it stopped."
-        ) from error
-
-
-def sweep(out: Path) -> None:
-    """Remove what a killed process was about to write."""
-    for folder in out.glob("*/*/.*.tmp"):
-        shutil.rmtree(folder, ignore_errors=True)
+    except WriteError as error:
+        raise DaplError(f"{error} The same command goes on where it stopped.") from error
 
 
 def _write_frames(video: Video, path: Path, folder: Path, settings: FaceSettings, tools: Tools) -> list[ManifestLine]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
+from dapl.common.files import append_line, write_new
 from dapl.common.progress import Reporter
 from dapl.config import DataSection
 from dapl.data.build import list_files
@@ -63,14 +63,15 @@ def make_masks(
             assert refiner is not None
             try:
                 line = _make(record, refiner)
+            except WriteError:
+                raise  # nor could the next one
             except DaplError as error:
                 done.failed.append((record.name, str(error)))
             else:
                 done.made += line is not None
                 done.skipped += line is None
                 if line is not None:
-                    with (folder / LOG).open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(line | {"method": method, "model": model}, ensure_ascii=False) + "\n")
+                    append_line(folder / LOG, json.dumps(line | {"method": method, "model": model}, ensure_ascii=False))
             advance(1)
     return done
 
@@ -129,20 +130,7 @@ def _write_new(path: Path, mask: np.ndarray) -> bool:
     """Whole or not at all, and never over a file that exists: False where there is one."""
     content = io.BytesIO()
     Image.fromarray(mask.astype(np.uint8) * np.uint8(255)).save(content, format="PNG")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content.getvalue())
-        os.link(temporary, path)  # unlike a rename, refuses to replace
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links
-        if path.exists():
-            return False
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+    return write_new(path, content.getvalue())
 
 
 def records_without_masks(config: DataSection) -> tuple[list[ImageRecord], Path, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dapl.common.errors import DaplError, original_message
+from dapl.common.errors import DaplError, original_message, said_by_system
 from dapl.config import Config
 from dapl.processes.interface import Processes, SingleProcess
 from dapl.processes.precision import check_precision
@@ -60,10 +60,20 @@ def launch(config: Config, function: Callable[..., Any], *arguments: Any) -> Any
     """Call ``function(processes, config, *arguments)`` in every process; returns what the first one returns."""
     processes = make_processes(config)
     try:
-        return processes.launch(function, config, *arguments)
+        return processes.launch(_in_sentences, function, config, *arguments)
     except (torch.multiprocessing.ProcessRaisedException, DaplError) as error:
         # A spawned process or a loading one hands over its exception as a traceback in text.
         message = original_message(str(error))
         if message is None:
             raise
         raise DaplError(message) from error
+
+
+def _in_sentences(processes: Processes, function: Callable[..., Any], config: Config, *arguments: Any) -> Any:
+    """What the system refuses is said, in whichever process it is: an exception of another one comes over as text."""
+    try:
+        return function(processes, config, *arguments)
+    except BrokenPipeError:
+        raise  # of standard output: whoever read it has seen enough
+    except OSError as error:
+        raise DaplError(said_by_system(error)) from error

@@ -6,16 +6,17 @@ Training curves are given as the geometry of small SVG charts, which the templat
 from __future__ import annotations
 
 import csv
-import json
+import io
 import math
 import re
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dapl.common.errors import BrokenError, MissingError
+from dapl.common.reading import read_text
 from dapl.config import Config
 from dapl.evaluation.known_results import OTHERS, changed_fields
 from dapl.metrics.registry import NUMBERS, given_by, shown
@@ -61,7 +62,7 @@ SYSTEMS = {
 def model_facts(run: Run, config: Config, prototypes: int, kept: int, classes: int) -> dict[str, Any]:
     """System, backbone and size, as pairs of name and text."""
     model = config.model
-    system, facts = SYSTEMS.get(model.system, model.system), _optional_json(run.model_file)
+    system, facts = SYSTEMS.get(model.system, model.system), run.model_facts()
     stages = ", ".join(str(stage).replace("-", "−") for stage in model.backbone.stages)
     lines = [("system", system), ("backbone", model.backbone.name), ("feature stages", stages)]
     names = {
@@ -81,8 +82,7 @@ def model_facts(run: Run, config: Config, prototypes: int, kept: int, classes: i
 
 
 def training_facts(run: Run, config: Config) -> dict[str, Any]:
-    environment, data = _optional_json(run.folder / "environment.json"), _optional_json(run.data_file)
-    images = data.get("images") or data.get("pictures", {})  # the key of older runs
+    environment, images = run.environment(), run.image_counts()
     lines = [("data", config.data.name), ("image", f"{config.data.image_size} px, {config.data.fit}")]  # type: ignore[attr-defined]
     lines += [(f"{split} images", f"{count:,}") for split, count in images.items()]
     lines.append(("seed", str(config.seed)))
@@ -148,11 +148,14 @@ def number_rows(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
 def class_numbers(run: Run) -> dict[str, dict[str, float | None]]:
     """metrics/per_class.csv by class; empty where it is not there."""
     path = run.evaluation_folder / "per_class.csv"
-    if not path.is_file():
+    advice = f"`dapl evaluate {run.folder}` writes it anew"
+    try:
+        rows = list(csv.DictReader(io.StringIO(read_text(path, advice), newline="")))
+        return {row.pop("class"): {name: float(text) if text else None for name, text in row.items()} for row in rows}
+    except MissingError:
         return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {row.pop("class"): {name: float(text) if text else None for name, text in row.items()} for row in rows}
+    except (csv.Error, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise BrokenError(f"{path}: not a table of numbers by class ({error}); {advice}.") from error
 
 
 def not_measured(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
@@ -165,15 +168,6 @@ def not_measured(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _number(name: str, value: float | None) -> str:
     return "–" if value is None else shown(name, value, digits=3)
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    """{} where the file is not there or is not what we write."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _short(value: Any) -> str:

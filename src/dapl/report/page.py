@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -16,7 +15,7 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from dapl.common.errors import DaplError
-from dapl.common.files import replacing_folder, write_json, write_text
+from dapl.common.files import replacing_folder, write_bytes, write_json, write_text
 from dapl.explain.draw import templates
 from dapl.report.collect import Report
 
@@ -78,19 +77,17 @@ def write_single_file(report: Report, path: Path) -> Path:
     """Everything in one HTML file."""
     if path.is_dir():
         raise DaplError(f"{path}: is a folder; --single-file writes one file, name it with --out FILE.html.")
-    with _writing(path):
-        write_text(path, render(report.data, Embedded(report.images)))
+    write_text(path, render(report.data, Embedded(report.images)))
     return path
 
 
 def write_folder(report: Report, folder: Path) -> Path:
     """index.html and what it needs; takes the place of an older report at once. Returns the page."""
-    with _writing(folder), replacing_folder(folder, check_folder) as fresh:
-        (fresh / "images").mkdir()
+    with replacing_folder(folder, check_folder) as fresh:
         for name, content in report.images.items():
-            (fresh / "images" / name).write_bytes(content)
+            write_bytes(fresh / "images" / name, content)
         for name, content in static_files().items():
-            (fresh / name).write_bytes(content)
+            write_bytes(fresh / name, content)
         write_json(fresh / _MARKER, report.data)
         write_text(fresh / "index.html", render(report.data, Linked()))
     return folder / "index.html"
@@ -102,13 +99,3 @@ def check_folder(folder: Path) -> None:
         raise DaplError(f"{folder}: is a file; name a folder with --out, or add --single-file.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARKER).is_file():
         raise DaplError(f"{folder}: exists and is not a report; name a new folder with --out.")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DaplError(
-            f"{path}: cannot be written ({error.strerror or error}); name another place with --out."
-        ) from error

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from dapl.common.errors import DaplError
-from dapl.common.files import replacing
+from dapl.common.errors import BrokenError, DaplError, MissingError
+from dapl.common.reading import checked, parse_json
+from dapl.models.contract import PrototypeModel
+from dapl.models.weights import write_tensors
+from dapl.runs.records import PrototypeRecord, records_from_json
+from dapl.runs.schemas import CheckpointHeader
 
 FORMAT = 1
 _MODEL, _OPTIMIZER = "model.", "optimizer."
@@ -44,32 +47,50 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     tensors = {_MODEL + name: tensor for name, tensor in checkpoint.model.items()}
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in checkpoint.optimizer.items()}
     header = {"format": FORMAT, "position": checkpoint.position, "facts": checkpoint.facts}
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as temporary:
-        safetensors.torch.save_file(contiguous, temporary, metadata={"dapl": json.dumps(header)})
+    write_tensors(path, tensors, {"dapl": json.dumps(header)})
+
+
+_ADVICE = "restore it from a copy, or train anew"
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
+    """Tensors as they are; position and facts are those of `CheckpointHeader`, within its bounds."""
+    if not path.exists():
+        raise MissingError(f"{path}: no such checkpoint; the run has not got that far, or this is not a run.")
+    if not path.is_file():
+        raise BrokenError(f"{path}: is not a file; {_ADVICE}.")
     try:
         with safe_open(path, "pt") as file:
-            header = json.loads((file.metadata() or {})["dapl"])
+            written = (file.metadata() or {})["dapl"]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-        if header["format"] != FORMAT:
-            raise DaplError(f"{path}: checkpoint format {header['format']}, this version reads {FORMAT}; train anew.")
-        position, facts = Position(*header["position"]), dict(header["facts"])
-    except FileNotFoundError as error:
-        raise DaplError(f"{path}: no such checkpoint; the run has not got that far, or this is not a run.") from error
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise DaplError(
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
+        raise BrokenError(
             f"{path}: not a whole checkpoint of dapl ({type(error).__name__}: {error}); it was cut off or is of "
-            "another program. Restore it from a copy, or train anew."
+            f"another program, {_ADVICE}."
         ) from error
+    header = parse_json(written, f"{path}: header", _ADVICE)
+    if isinstance(header, dict) and header.get("format") != FORMAT:
+        raise BrokenError(
+            f"{path}: checkpoint format {header.get('format')!r}, this version reads {FORMAT}; train anew."
+        )
+    position = Position(*checked(header, CheckpointHeader, f"{path}: header", _ADVICE).position)
+    facts = dict(header["facts"])
     parts: dict[str, dict[str, Tensor]] = {_MODEL: {}, _OPTIMIZER: {}}
     for name, tensor in tensors.items():
         for prefix, found in parts.items():
             if name.startswith(prefix):
                 found[name.removeprefix(prefix)] = tensor
     return Checkpoint(position, parts[_MODEL], parts[_OPTIMIZER], facts)
+
+
+def records_of(checkpoint: Checkpoint, model: PrototypeModel, path: Path) -> list[PrototypeRecord]:
+    """Where the prototypes of ``model`` came from, one record for each."""
+    records = records_from_json(checkpoint.facts.get("prototypes"), path)
+    if len(records) != len(model.prototypes):
+        raise BrokenError(
+            f"{path}: prototypes: has records of {len(records)}, the model has {len(model.prototypes)}; {_ADVICE}."
+        )
+    return records
 
 
 def restore_model(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
@@ -98,9 +119,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Fill an optimizer, or say which tensor of the checkpoint ``path`` shows that it is of another one."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        number, entry = name.split(".", 1)
+        number, _, entry = name.partition(".")
+        fits = number.isascii() and number.isdigit() and int(number) < len(parameters)
+        if not fits or (tensor.dim() and tensor.shape != parameters[int(number)].shape):
+            raise BrokenError(f"{path}: optimizer.{name}: does not fit a parameter of this stage; {_ADVICE}.")
         state.setdefault(int(number), {})[entry] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -11,8 +11,8 @@ from dapl.config import Config
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.weights import first_not_finite
-from dapl.runs.checkpoint import load_checkpoint, restore_model
-from dapl.runs.records import PrototypeRecord, records_from_json
+from dapl.runs.checkpoint import load_checkpoint, records_of, restore_model
+from dapl.runs.records import PrototypeRecord
 from dapl.runs.run import Run, open_run
 
 
@@ -55,10 +55,5 @@ def load_run(run: Run | Path | str, which: Literal["best", "last"] = "best", con
             f"{file}: {broken} has values that are not finite, so that the model says nothing; train anew with a lower "
             "learning rate, or restore it from a copy."
         )
-    try:
-        records = records_from_json(checkpoint.facts["prototypes"])
-    except (KeyError, TypeError) as error:
-        raise DaplError(
-            f"{file}: does not say where its prototypes came from ({error}); restore it from a copy, or train anew."
-        ) from error
+    records = records_of(checkpoint, model, file)
     return LoadedRun(run, config, model.eval().requires_grad_(False), classes, records)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from dapl.common.errors import DaplError
+from pydantic import BaseModel
+
+from dapl.common.errors import DaplError, MissingError
 from dapl.common.files import write_json
+from dapl.common.locks import locked
+from dapl.common.reading import read_as
+from dapl.runs.schemas import Count, Location, Name
 
 FORMAT, VERSION = "dapl-marks", 1
 NOTE_LENGTH = 500
@@ -21,15 +25,23 @@ NOTE_LENGTH = 500
 class Mark:
     """One prototype, and what it was when it was marked: a number alone would also fit another model's prototype."""
 
-    prototype: int
-    note: str
+    prototype: Count
+    note: Name
     """Why, in the words of the person; may be empty."""
-    at: str
+    at: Name
     """When, UTC in ISO 8601."""
-    image: str | None = None
+    image: Name | None = None
     """The training image of the prototype; None where it was not projected."""
-    location: list[int] | None = None
+    location: Location | None = None
     """[row, column] of its patch on the feature grid."""
+
+
+class MarksFile(BaseModel):
+    """marks.json."""
+
+    format: Literal["dapl-marks"]
+    version: Literal[1]
+    marks: list[Mark]
 
 
 def mark_now(prototype: int, note: str, image: str | None, location: list[int] | None) -> Mark:
@@ -41,7 +53,6 @@ class Marks:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
 
     @classmethod
     def of_run(cls, folder: Path) -> Marks:
@@ -50,32 +61,28 @@ class Marks:
     def read(self) -> dict[int, Mark]:
         """By prototype, in order; empty where nothing was marked yet."""
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            marks = read_as(self.path, MarksFile, "put it right or delete it").marks
+        except MissingError:
             return {}
-        except (ValueError, OSError) as error:
-            raise DaplError(f"{self.path}: cannot be read ({error}); put it right or delete it.") from error
-        try:
-            if content["format"] != FORMAT or content["version"] != VERSION:
-                raise ValueError(f"its format is not {FORMAT} {VERSION}")
-            marks = [_checked(entry) for entry in content["marks"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise DaplError(f"{self.path}: not a list of marks ({error}); put it right or delete it.") from error
         return {mark.prototype: mark for mark in sorted(marks, key=lambda mark: mark.prototype)}
 
     def put(self, mark: Mark) -> None:
         """Add a mark, or replace the one that the prototype has."""
-        with self._lock:
+        with self._locked():
             self._write(self.read() | {mark.prototype: mark})
 
     def remove(self, prototype: int) -> bool:
         """Whether there was one."""
-        with self._lock:
+        with self._locked():
             marks = self.read()
             found = marks.pop(prototype, None) is not None
             if found:
                 self._write(marks)
             return found
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """Between reading and writing, nobody else may write."""
+        return locked(self.path.with_name(f".{self.path.name}.lock"), "marking prototypes", wait=10)
 
     def _write(self, marks: dict[int, Mark]) -> None:
         entries = [asdict(marks[prototype]) for prototype in sorted(marks)]
@@ -121,11 +128,3 @@ def _refuse_empty_classes(path: Path, dropped: dict[int, str], records: Sequence
                     f"{path}: every prototype of the class '{name}' is marked as bad, and a class needs at least one; "
                     "take one of the marks away."
                 )
-
-
-def _checked(entry: Any) -> Mark:
-    mark = Mark(**entry)
-    texts = [mark.note, mark.at] + ([] if mark.image is None else [mark.image])
-    if not isinstance(mark.prototype, int) or mark.prototype < 0 or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{entry} is not a mark")
-    return mark

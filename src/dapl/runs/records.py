@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
+from dapl.common.reading import checked
 from dapl.models.contract import PrototypeModel
+from dapl.runs.schemas import PrototypeRecord, Records
 
-
-@dataclass
-class PrototypeRecord:
-    """One prototype. Pixels are those of the square image that the model sees (``data.image_size``)."""
-
-    index: int
-    """j = class·N + head, from 0."""
-    classes: list[str]
-    """The class it belongs to; several after merging."""
-    head: int
-    kept: bool = True
-    reason: str | None = None
-    """Why it was removed."""
-    image: str | None = None
-    """Name of the training image it was projected on; None before projection."""
-    location: list[int] | None = None
-    """[row, column] on the feature grid."""
-    box: list[int] | None = None
-    """[left, top, right, bottom] in pixels, right and bottom exclusive: bounds of the activation region (of a head that
-    sees a square and no more: that square); None before
-    projection, and where the map is flat, so that there is no region."""
-    outline: str | None = None
-    """Outline of the activation region in pixels of that image, as path data of SVG; None where there is no region."""
-    distance: float | None = None
-    """Squared distance from the prototype to that patch before it became the patch."""
-    foreground_share: float | None = None
-    """Share of the patch that lies on the object; None without masks."""
-    grounded: bool | None = None
-    """False where no patch of the class had enough foreground, so that the best one was taken."""
-    region_foreground: float | None = None
-    """Mean foreground share of its region on the validation images of its class, as pruning saw it."""
+__all__ = ["PrototypeRecord", "bounding_boxes", "fresh_records", "records_from_json", "records_to_json"]
+_RECORDS: TypeAdapter[list[PrototypeRecord]] = TypeAdapter(Records)
 
 
 def fresh_records(model: PrototypeModel, classes: Sequence[str]) -> list[PrototypeRecord]:
@@ -74,5 +48,6 @@ def records_to_json(records: Sequence[PrototypeRecord]) -> list[dict[str, Any]]:
     return [asdict(record) for record in records]
 
 
-def records_from_json(values: Sequence[dict[str, Any]]) -> list[PrototypeRecord]:
-    return [PrototypeRecord(**value) for value in values]
+def records_from_json(values: Any, where: object) -> list[PrototypeRecord]:
+    """``where`` they were read, for the sentence on what is wrong with them."""
+    return checked(values, _RECORDS, f"{where}: prototypes", "restore it from a copy, or train anew")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
 from dapl.data.sample import Sample
 from dapl.evaluation.result import warning_text
 from dapl.explain.draw import templates
@@ -269,7 +269,7 @@ def mark(state: Shared, prototype: int, new: answers.NewMark) -> answers.MarkLis
     record = state.classifier.known.records[prototype]
     try:
         state.marks.put(mark_now(prototype, new.note.strip(), record.image, record.location))
-    except OSError as error:
+    except WriteError as error:
         raise _cannot_write(error) from error
     return _listed(state)
 
@@ -279,7 +279,7 @@ def unmark(state: Shared, prototype: int) -> answers.MarkList:
     """Take a mark away."""
     try:
         found = state.marks.remove(prototype)
-    except OSError as error:
+    except WriteError as error:
         raise _cannot_write(error) from error
     if not found:
         raise Refusal(404, f"Prototype {prototype} is not marked.")
@@ -302,7 +302,7 @@ def _listed(state: State) -> answers.MarkList:
     )
 
 
-def _cannot_write(error: OSError) -> Refusal:
+def _cannot_write(error: WriteError) -> Refusal:
     log.error("marks cannot be written: %s", error)
     return Refusal(403, "The run's folder cannot be written to, so nothing was marked.")
 

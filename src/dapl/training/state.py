@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, in_order
-from dapl.common.errors import DaplError
-from dapl.common.files import expand_path, write_json
+from dapl.common.errors import BrokenError, DaplError
+from dapl.common.files import expand_path, refusing, write_json
 from dapl.common.progress import Reporter
 from dapl.config import Config, FitStage, LastLayerStage, LocateStage, Stage
 from dapl.data.build import InMemorySplits
@@ -29,11 +30,13 @@ from dapl.runs.checkpoint import (
     Position,
     load_checkpoint,
     optimizer_tensors,
+    records_of,
     restore_model,
     save_checkpoint,
 )
-from dapl.runs.records import fresh_records, records_from_json, records_to_json
+from dapl.runs.records import fresh_records, records_to_json
 from dapl.runs.run import Run
+from dapl.runs.schemas import CheckpointFacts
 from dapl.training import losses
 from dapl.training.loggers import open_logger
 from dapl.training.stages import Terms, all_scores
@@ -132,7 +135,8 @@ class RunState:
         if self.logger is not None:
             groups = (("train", means), ("validation", validation))
             values = {f"{group}/{name}": value for group, terms in groups for name, value in terms.items()}
-            self.logger.scalars(values, self._epochs_before(Position(number, epoch)))
+            with refusing(self.run.folder):
+                self.logger.scalars(values, self._epochs_before(Position(number, epoch)))
 
     def _epochs_before(self, position: Position) -> int:
         return sum(map(epochs_of, self.config.schedule[: position.stage])) + position.epoch
@@ -197,6 +201,7 @@ class RunState:
 
     def _save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         if self.processes.global_rank == 0:
+            self.run.sync_log()
             state = {} if optimizer is None else optimizer_tensors(optimizer)
             save_checkpoint(self.run.last, Checkpoint(self.position, self.model.state_dict(), state, self._facts()))
         self.processes.barrier()
@@ -209,12 +214,13 @@ class RunState:
         checkpoint = load_checkpoint(self.run.last)
         restore_model(self.model, checkpoint.model, self.run.last)
         self.position = position = checkpoint.position
+        check_position(position, self.config.schedule, self.run.last)
         self.optimizer_state = checkpoint.optimizer
-        facts = checkpoint.facts
-        self.best, self.epoch_sums = facts["best"], facts["epoch_sums"]
-        shared = facts["shared_backbone"]
+        facts = CheckpointFacts.model_validate(checkpoint.facts)
+        self.best, self.epoch_sums = facts.best, dict(facts.epoch_sums)
+        shared = facts.shared_backbone
         self.run_data.shared = {shared} if isinstance(shared, str) else set(shared)  # one, in older runs
-        self.records = records_from_json(facts["prototypes"])
+        self.records = records_of(checkpoint, self.model, self.run.last)
         self._forget_log()
         self.reporter.line(
             f"resuming at stage {position.stage + 1}, epoch {position.epoch + 1}, step {position.step + 1}"
@@ -226,7 +232,7 @@ class RunState:
         if run.class_names() != self.classes:
             raise DaplError(f"start: {run.folder} was trained on other classes than this data has.")
         restore_model(self.model, checkpoint.model, run.best)
-        self.records = records_from_json(checkpoint.facts["prototypes"])
+        self.records = records_of(checkpoint, self.model, run.best)
         ours, theirs = (getattr(config.model, "other_class_weight", None) for config in (self.config, run.config()))
         if isinstance(self.model, ProtoPNet) and ours is not None and ours != theirs:
             self.model.set_other_class_weight(ours)  # ProtoPShare merges a ProtoPNet without evidence against a class
@@ -242,6 +248,25 @@ class RunState:
 def epochs_of(stage: Stage) -> int:
     """How many epochs a stage writes to the log."""
     return getattr(stage, "epochs", 0) * getattr(stage, "steps", 1)
+
+
+def check_position(position: Position, schedule: Sequence[Stage], path: Path) -> None:
+    """Refuse a checkpoint that stands somewhere outside of the schedule.
+
+    >>> check_position(Position(1, 0, 0), [LastLayerStage(epochs=2)], Path("last.safetensors"))  # its end
+    >>> check_position(Position(0, 3, 0), [LastLayerStage(epochs=2)], Path("last.safetensors"))
+    Traceback (most recent call last):
+    dapl.common.errors.BrokenError: last.safetensors: position: stands at stage 1, epoch 4, step 1, which the schedule \
+does not have; restore it from a copy, or train anew.
+    """
+    stage, epoch, step = position
+    epochs = epochs_of(schedule[stage]) if stage < len(schedule) else 0
+    inside = stage < len(schedule) and (epoch, step) <= (epochs, 0)
+    if not inside and position != (len(schedule), 0, 0):
+        raise BrokenError(
+            f"{path}: position: stands at stage {stage + 1}, epoch {epoch + 1}, step {step + 1}, which the schedule "
+            "does not have; restore it from a copy, or train anew."
+        )
 
 
 def judge(logits: Tensor, labels: Tensor) -> Terms:

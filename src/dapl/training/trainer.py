@@ -7,9 +7,9 @@ saved along the way is in `state`, whose `RunState` a `Trainer` is.
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from dapl.batches.run_data import Split
 from dapl.batches.sources import BatchSource
-from dapl.common.errors import DaplError
+from dapl.common.errors import BrokenError, DaplError
+from dapl.common.files import refusing, remove_if_empty
 from dapl.common.progress import Reporter
 from dapl.config import (
     Config,
@@ -38,7 +39,7 @@ from dapl.data.sample import Splits
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.parts import Parts
 from dapl.processes.interface import Processes
-from dapl.processes.launch import launch
+from dapl.processes.launch import is_first_process, launch
 from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
@@ -59,12 +60,21 @@ def train(config: Config, out: Path, resume: bool = False, quiet: bool = False, 
     """
     given = hand_over(config.data, splits)
     run = Run.open(out) if resume else Run(out)
-    ours = not resume and run.is_free()
-    try:
+    if not is_first_process():  # of those that torchrun started
         launch(config, _train_process, out, resume, quiet, given)
+        return run
+    if not resume:
+        run.check_free()
+    try:
+        with run.locked("training"):
+            try:
+                launch(config, _train_process, out, resume, quiet, given)
+            except DaplError:
+                if not resume and not run.last.exists():  # nothing to go on with: put it right and start again
+                    run.clear()
+                raise
     except DaplError:
-        if ours and not run.last.exists():  # there is nothing to go on with: put right what was wrong and start again
-            shutil.rmtree(out, ignore_errors=True)
+        remove_if_empty(out)
         raise
     return run
 
@@ -72,10 +82,21 @@ def train(config: Config, out: Path, resume: bool = False, quiet: bool = False, 
 def _train_process(
     processes: Processes, config: Config, out: Path, resume: bool, quiet: bool, given: InMemorySplits | None
 ) -> None:
-    if processes.global_rank == 0:
-        Run.open(out).sweep() if resume else Run.create(out, config)
-    processes.barrier()
-    Trainer(processes, config, Run(out), Reporter(quiet or processes.global_rank > 0), given).train()
+    run, writes = Run(out), processes.global_rank == 0
+    with run.locked_for_writing() if writes else nullcontext():
+        if writes:
+            _begin(run, config, resume)
+        processes.barrier()
+        Trainer(processes, config, run, Reporter(quiet or not writes), given).train()
+
+
+def _begin(run: Run, config: Config, resume: bool) -> None:
+    if not resume:
+        Run.create(run.folder, config)
+        return
+    run.sweep()
+    if not run.environment_file.exists():  # killed before it was written
+        run.write_environment(config)
 
 
 class Trainer(RunState):
@@ -109,14 +130,15 @@ class Trainer(RunState):
             self._log({"event": "stage", "stage": number, "name": stage.stage, "seconds": seconds, **facts})
             self._save()
         if self.logger is not None:
-            self.logger.close()
+            with refusing(self.run.folder):
+                self.logger.close()
 
     def _fit(self, number: int, stage: GradientStage) -> None:
         optimizer = make_optimizer(self.model, stage)
         # Where backbone or locator learn, what the prototypes were made of is no longer what the heads see.
         self.model.follow_sources(isinstance(stage, WarmUpStage) and stage.pointers)
         if self.optimizer_state:
-            restore_optimizer(optimizer, self.optimizer_state)
+            restore_optimizer(optimizer, self.optimizer_state, self.run.last)
             self.optimizer_state = {}
         source, objective, validate = self._to_fit(stage)
         position = (self.config.seed, number)
@@ -126,6 +148,11 @@ class Trainer(RunState):
                 self.processes, wrapped, objective.draw_negatives, stepping, stage, source, position, index
             )
             started, first = time.monotonic(), self.position.step
+            if first >= max(1, len(epoch)):
+                raise BrokenError(
+                    f"{self.run.last}: position: stands at step {first + 1} of an epoch of {len(epoch)}; the data is "
+                    "another one, or the file is broken. Restore them, or train anew."
+                )
             with self.reporter.track(f"epoch {index + 1}/{stage.epochs}", len(epoch) - first) as advance:
                 for step, terms in epoch.steps(first):
                     self.epoch_sums = {name: self.epoch_sums.get(name, 0.0) + value for name, value in terms.items()}

@@ -13,6 +13,7 @@ from torch import Tensor
 from dapl.batches.cache import base_rows
 from dapl.batches.run_data import Split
 from dapl.common.errors import DaplError
+from dapl.common.files import check_writable
 from dapl.common.progress import Reporter
 from dapl.common.seeds import generator
 from dapl.config import Config
@@ -182,6 +183,8 @@ def run_interventions(
     """
     one_of("split", split, SPLITS)
     run = Run.open(folder)
+    if files:
+        check_writable(run.folder)
     config = config or run.config()
     if config.data.name != "toybirds":
         raise DaplError(

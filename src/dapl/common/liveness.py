@@ -1,0 +1,68 @@
+"""Processes by name: which one this is, and whether another one still lives. For leftovers and locks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+
+def this_process() -> str:
+    """A name that no other process has: of the machine, the number and the start of this one."""
+    return f"{_machine()}-{os.getpid()}-{_started(os.getpid())}"
+
+
+def is_alive(process: str) -> bool | None:
+    """Whether the process of that name lives; None where it is one of another machine, which cannot be seen.
+
+    >>> is_alive(this_process()), is_alive(f"{_machine()}-{os.getpid()}-0")   # the second had the number before us
+    (True, False)
+    """
+    if "-" not in process:
+        return False  # as older versions wrote it, of which none runs any more
+    machine, number, started = process.rsplit("-", 2)
+    if machine != _machine():
+        return None
+    return has_process(int(number)) and _started(int(number)) in (int(started), 0)
+
+
+def has_process(number: int) -> bool:
+    """Whether there is a process of that number on this machine."""
+    try:
+        os.kill(number, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return number > 0 and not _is_zombie(number)
+
+
+@cache
+def _machine() -> str:
+    """Eight hexadecimal digits. Containers count processes anew, so the name space of their numbers belongs to it."""
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        space = 0
+    return hashlib.blake2b(f"{platform.node()}/{space}".encode(), digest_size=4).hexdigest()
+
+
+def _fields(number: int) -> list[str]:
+    """Of /proc/<number>/stat after the name of the program; empty on systems without it."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _started(number: int) -> int:
+    """When a process started, in ticks since the machine did; 0 where that cannot be known."""
+    fields = _fields(number)
+    return int(fields[19]) if len(fields) > 19 else 0
+
+
+def _is_zombie(number: int) -> bool:
+    """Dead, and not yet taken notice of by its parent."""
+    return _fields(number)[:1] == ["Z"]

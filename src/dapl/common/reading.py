@@ -1,0 +1,117 @@
+"""The one door by which small files of a run, an export or a cache are read: regular files of a sane size, then JSON,
+then a schema. Whatever is wrong is a sentence that names the file and, where there is one, the field.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from dapl.common.errors import BrokenError, MissingError
+
+T = TypeVar("T")
+
+LARGEST = 1 << 28
+"""Bytes of a text file; larger ones are not ours, and would fill the memory."""
+
+
+def read_bytes(path: Path, advice: str, largest: int = LARGEST) -> bytes:
+    """A regular file, whole. A pipe or a device, which may give nothing or never end, is not opened for reading.
+
+    ``advice``: what to do where it is missing or broken, after a semicolon.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingError(f"{path}: missing; {advice}.") from error
+    except (OSError, ValueError) as error:
+        raise BrokenError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {advice}.") from error
+    try:
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode):
+            kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe or device"
+            raise BrokenError(f"{path}: is {kind} and not a file; {advice}.")
+        if state.st_size > largest:
+            raise BrokenError(f"{path}: {state.st_size:,} bytes are more than such a file has; {advice}.")
+        with os.fdopen(file, "rb", closefd=False) as stream:
+            return stream.read(largest + 1)
+    except OSError as error:
+        raise BrokenError(f"{path}: cannot be read ({error.strerror or error}); {advice}.") from error
+    finally:
+        os.close(file)
+
+
+def read_text(path: Path, advice: str, largest: int = LARGEST) -> str:
+    try:
+        return read_bytes(path, advice, largest).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BrokenError(f"{path}: not text in UTF-8 ({error.reason} at byte {error.start}); {advice}.") from error
+
+
+def parse_json(text: str, where: object, advice: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise BrokenError(f"{where}: not JSON of ours (nested too deeply); {advice}.") from error
+    except ValueError as error:
+        raise BrokenError(f"{where}: not JSON ({error}); {advice}.") from error
+
+
+def read_json(path: Path, advice: str) -> Any:
+    return parse_json(read_text(path, advice), path, advice)
+
+
+def checked(value: Any, schema: type[T] | TypeAdapter[T], where: object, advice: str) -> T:
+    """``value`` as the schema has it; the sentence of the first thing that is wrong names its field.
+
+    >>> checked({"images": -1}, dict[str, int], "data.json", "train anew")
+    {'images': -1}
+    >>> checked({"images": "many"}, dict[str, int], "data.json", "train anew")
+    Traceback (most recent call last):
+    dapl.common.errors.BrokenError: data.json: images: input should be a valid integer, unable to parse string as an \
+integer (got 'many'); train anew.
+    """
+    adapter = schema if isinstance(schema, TypeAdapter) else TypeAdapter(schema)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    except RecursionError as error:
+        raise BrokenError(f"{where}: nested too deeply; {advice}.") from error
+    field = ".".join(str(part) for part in first["loc"]) or "the file"
+    message = first["msg"].removeprefix("Value error, ")
+    raise BrokenError(f"{where}: {field}: {message[:1].lower()}{message[1:]} (got {_short(first['input'])}); {advice}.")
+
+
+def read_as(path: Path, schema: type[T] | TypeAdapter[T], advice: str) -> T:
+    """A JSON file as a schema has it: `read_json` and `checked`."""
+    return checked(read_json(path, advice), schema, path, advice)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return f"a {'mapping' if isinstance(value, dict) else 'list'} of {len(value)}"
+    shown = repr(value[:60] if isinstance(value, str) else value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}…"
+
+
+def refuse_links_out(folder: Path, names: frozenset[str] | None = None, within: Path | None = None) -> None:
+    """Refuse links of ``folder`` that lead out of it (or out of ``within``): a folder made by somebody else is read
+    with nothing but its own files, and written to nowhere else. ``names``: look at these entries only, and below them.
+    """
+    root = os.path.realpath(within or folder)
+    for inside, folders, files in os.walk(folder):
+        if names is not None and Path(inside) == folder:
+            folders[:] = [name for name in folders if name in names]
+            files = [name for name in files if name in names]
+        for name in (*folders, *files):
+            path = os.path.join(inside, name)
+            if os.path.islink(path) and not os.path.realpath(path).startswith(root + os.sep):
+                raise BrokenError(
+                    f"{path}: is a link that leads out of {folder}; put the file itself there, if you trust it."
+                )

@@ -1,0 +1,212 @@
+"""Files are written, locked, removed and read in one place each: nothing in the source goes round it.
+
+The rules are read off the source. Whoever needs a new way adds it to `dapl.common`, not to this list.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dapl
+
+PACKAGE = Path(dapl.__file__).parent
+FILES, LOCKS, READING = "common/files.py", "common/locks.py", "common/reading.py"
+
+WRITING = {"write_text", "write_bytes", "touch", "hardlink_to", "symlink_to", "rename"}
+REMOVING = {"rmtree", "unlink", "rmdir", "removedirs"}
+MOVING = {"os.replace", "os.rename", "os.link", "shutil.move", "shutil.copy", "shutil.copyfile", "shutil.copytree"}
+MAKING = {"mkdir", "makedirs"}
+SAVING = {"np.save", "np.savez", "torch.save", "save_file", ".save_file", "os.truncate"}
+
+REASONS: dict[tuple[str, str], str] = {
+    ("serve/access.py", "open"): "the access log, to which a line is added per request",
+    ("training/loggers.py", "mkdir"): "folders that the loggers of other packages write into",
+    ("training/loggers.py", "write_text"): "which run of a logger of another package this is",
+    ("training/loggers.py", "read_text"): "the same",
+    ("experiments/sweep.py", "shutil.rmtree"): "its own new folder, under the lock of the sweep",
+    ("prepare/faceforensics.py", "unlink"): "the manifest, under the lock of the folder, before the work begins anew",
+    ("prepare/faceforensics_video.py", "np.save"): "into a folder of `replacing_folder`",
+    ("prepare/faceforensics_video.py", "save"): "into a folder of `replacing_folder`",
+    ("export/onnx_file.py", "save"): "into a folder of `replacing_folder`",
+    ("cli/__init__.py", "os.open"): "the null device",
+    ("common/liveness.py", "read_text"): "/proc",
+    ("runs/provenance.py", "read_text"): "/proc",
+    ("report/page.py", "read_bytes"): "styles and script of the package",
+    ("evaluation/protocol.py", "read_bytes"): "the source of the package",
+    ("report/split_sums.py", "read_bytes"): "the checkpoint, which was read through its door before",
+}
+
+
+def sources() -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def called(node: ast.Call) -> str:
+    """``os.replace``, ``.unlink`` (of some object) or ``open``."""
+    if isinstance(node.func, ast.Name):
+        return node.func.id
+    if isinstance(node.func, ast.Attribute):
+        of = node.func.value
+        return f"{of.id}.{node.func.attr}" if isinstance(of, ast.Name) and of.id in MODULES else f".{node.func.attr}"
+    return ""
+
+
+MODULES = {"os", "shutil", "np", "json", "fcntl", "filelock", "tempfile", "torch", "pickle"}
+
+
+def text_of(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def opens_for_writing(node: ast.Call) -> bool:
+    name = called(node)
+    if name not in ("open", ".open"):
+        return False
+    modes = node.args[1:2] if name == "open" else node.args[:1]
+    modes += [keyword.value for keyword in node.keywords if keyword.arg == "mode"]
+    return any(set(text_of(mode)) & set("wax+") for mode in modes)
+
+
+def in_a_replacing_block(tree: ast.AST) -> set[int]:
+    """Lines within ``with replacing(…) as temporary``: what is written there is about to take its place."""
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With) and any(
+            isinstance(item.context_expr, ast.Call)
+            and called(item.context_expr).endswith(("replacing", "replacing_folder"))
+            for item in node.items
+        ):
+            lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if isinstance(node, ast.Call) and called(node) == ".enter_context" and "replacing(" in ast.unparse(node):
+            lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+def goes_round(name: str, tree: ast.AST) -> list[str]:
+    """Calls that write, remove or move files outside of a ``with replacing(…)``."""
+    covered, found = in_a_replacing_block(tree), []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or node.lineno in covered:
+            continue
+        what = called(node)
+        attribute = what.rpartition(".")[2]
+        if (
+            opens_for_writing(node)
+            or (what.startswith(".") and attribute in WRITING | REMOVING | MAKING)
+            or (what == ".replace" and len(node.args) == 1)  # of a path; that of a text takes two
+            or what in MOVING | SAVING
+            or (what.partition(".")[0] in ("os", "shutil") and attribute in REMOVING | MAKING)
+        ) and not {(name, what), (name, attribute)} & REASONS.keys():
+            found.append(f"{name}:{node.lineno}: {what}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'path.write_text("x")',
+        'open(path, "w")',
+        'path.open("ab")',
+        'path.open(mode="x")',
+        "os.replace(a, b)",
+        "a.replace(b)",
+        "shutil.rmtree(a)",
+        "a.unlink()",
+        "a.mkdir()",
+        "os.makedirs(a)",
+        "np.save(a, b)",
+        "safetensors.torch.save_file(a, b)",
+    ],
+)
+def test_the_rule_sees(line: str) -> None:
+    assert goes_round("some/file.py", ast.parse(line))
+    assert not goes_round("some/file.py", ast.parse(f"with replacing(path) as temporary:\n    {line}"))
+
+
+def test_files_are_written_removed_and_moved_in_one_place() -> None:
+    found = [line for name, tree in sources() if name not in (FILES, LOCKS) for line in goes_round(name, tree)]
+    assert found == []
+
+
+def test_memory_maps_that_are_written_have_their_room_on_the_disk() -> None:
+    """A map of a sparse file ends the process with a signal where the disk is full."""
+    found = [
+        (name, node.lineno)
+        for name, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and called(node) == ".open_memmap"
+        and any("w" in text_of(argument) for argument in node.args)
+    ]
+    assert [name for name, _ in found] == ["batches/cache.py"]
+
+
+def test_locks_are_taken_in_one_place() -> None:
+    for name, tree in sources():
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {"fcntl", "filelock", "msvcrt"} & set(names) or name == LOCKS, name
+
+
+ROOMS = ("runs", "batches", "training", "evaluation", "explain", "report", "export", "serve", "experiments")
+"""Those that read runs."""
+
+
+def test_files_of_runs_and_exports_are_read_through_the_typed_door() -> None:
+    found = []
+    for name, tree in sources():
+        if name.split("/")[0] not in ROOMS:
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            what = called(node)
+            reads = what in (".read_text", ".read_bytes", "json.load", "open")
+            if reads and (name, what.lstrip(".")) not in REASONS:
+                found.append(f"{name}:{node.lineno}: {what}")
+    assert found == []
+
+
+def test_nothing_but_the_door_turns_the_text_of_a_file_into_json() -> None:
+    """``json.loads`` of a text that was made in the same program is no file: those places are listed."""
+    texts = {
+        "common/reading.py": "the door itself",
+        "common/locks.py": "who holds a lock, for people",
+        "runs/run.py": "a line of metrics.jsonl, read through the door and checked by its schema",
+        "evaluation/measures.py": "what another process of the same evaluation said",
+        "training/loggers.py": "what a logger of another package wrote",
+        "experiments/sweep_study.py": "values of a trial in the study's database",
+        "experiments/comparison.py": "a config that pydantic wrote",
+        "data/coco.py": "annotations of the user, which have errors of their own",
+        "data/faceforensics_files.py": "prepared data, which has errors of its own",
+        "prepare/faceforensics_video.py": "prepared data, which has errors of its own",
+        "prepare/faceforensics_layout.py": "split files of FaceForensics++, which have errors of their own",
+    }
+    users = {
+        name
+        for name, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) in ("json.loads", "json.load")
+    }
+    assert users <= set(texts)
+
+
+def test_the_exit_code_is_decided_in_one_place() -> None:
+    """`main` turns what is raised into 2, 130 or 141; nothing else ends the program."""
+    for name, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and called(node) in ("exit", "quit", "os._exit", ".exit"):
+                # the others are processes that are not the command itself
+                allowed = ("__main__.py", "cli/__init__.py", "prepare/faceforensics.py", "processes/precision.py")
+                assert name in allowed, f"{name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", [FILES, LOCKS, READING])
+def test_the_places_are_there(name: str) -> None:
+    assert (PACKAGE / name).is_file()
