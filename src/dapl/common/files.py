@@ -46,7 +46,7 @@ def check_writable(folder: Path) -> None:
     """Before long work whose result goes there: what can be known without writing."""
     with refusing(folder):
         if not os.access(folder, os.W_OK):
-            read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+            read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
             number = errno.EROFS if read_only else errno.EACCES
             raise OSError(number, os.strerror(number))
 

@@ -7,7 +7,6 @@ Whoever does not hold the lock of a folder deletes nothing there.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import platform
@@ -21,6 +20,11 @@ from pathlib import Path
 
 from dapl.common.errors import DaplError, LockedError
 from dapl.common.files import make_folder, refusing
+
+try:
+    import fcntl
+except ImportError:  # Windows: as on a file system without locks
+    fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 """Name of the lock of a folder, in the folder."""
@@ -76,21 +80,24 @@ def _take(path: Path, key: str, doing: str) -> bool:
             return mine.thread == threading.get_ident()
         with refusing(path):
             try:
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:  # the holder before us removed the folder
                 make_folder(path.parent)
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock(file, path):
             os.close(file)
             return False
         _held[key] = _Held(file, threading.get_ident())
         with suppress(OSError):  # on a full disk it is held all the same, only nobody can read by whom
             os.truncate(file, 0)
-            os.pwrite(file, _who(doing).encode("utf-8"), 0)
+            os.lseek(file, 0, os.SEEK_SET)
+            os.write(file, _who(doing).encode("utf-8"))
         return True
 
 
 def _lock(file: int, path: Path) -> bool:
+    if fcntl is None:
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -128,7 +135,8 @@ def _forget_in_child() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _who(doing: str) -> str:

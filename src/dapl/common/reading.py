@@ -26,7 +26,7 @@ def read_bytes(path: Path, advice: str, largest: int = LARGEST) -> bytes:
     ``advice``: what to do where it is missing or broken, after a semicolon.
     """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingError(f"{path}: missing; {advice}.") from error
     except (OSError, ValueError) as error:

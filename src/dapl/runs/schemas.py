@@ -96,7 +96,7 @@ class EnvironmentFile(_File):
     versions: dict[Name, Name | None] = {}
 
 
-class MeasuredNumber(_File):
+class NumberEntry(_File):
     """A number of an evaluation with its interval; null where there is none."""
 
     value: Number | None
@@ -121,7 +121,7 @@ class EvaluationFile(_File):
     """metrics.json."""
 
     protocol: MeasuredUnder
-    numbers: dict[Name, MeasuredNumber]
+    numbers: dict[Name, NumberEntry]
     prototypes: dict[Name, Number | None] = {}
     missing: dict[Name, Name] = {}
     warnings: list[Name] = []
