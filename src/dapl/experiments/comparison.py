@@ -238,7 +238,7 @@ def narrow_columns(columns: Sequence[Column], metrics: Sequence[str] | str | Non
     """
     asked = frozenset() if metrics in (None, "all") else chosen(metrics)
     kept = {"name", *HEADLINES}
-    return [c for c in columns if c.name in kept or (c.name in NUMBERS and given_by(c.name).name in asked)]
+    return [column for column in columns if column.name in kept | asked]
 
 
 def notices(systems: Sequence[ComparedSystem]) -> list[str]:
