@@ -55,7 +55,7 @@ def test_the_page_from_top_to_bottom(
     namespace: dict = {}
     commands = []
     files = dict(re.findall(r"\A# (\S+)\n(.*)", text, flags=re.DOTALL)[0] for kind, text in BLOCKS if kind == "yaml")
-    assert set(files) == {"own.yaml", "pets.yaml"}
+    assert set(files) == {"own.yaml", "pets.yaml", "shards.yaml"}
     for name, text in files.items():
         Path(name).write_text(text)
     for kind, text in BLOCKS:
@@ -68,7 +68,7 @@ def test_the_page_from_top_to_bottom(
                 commands.append(words[0] if words[0] != "prepare" else "check")
                 assert main([*words, *_quick(words)]) == 0, line
     assert commands == [
-        *("train", "init", "train", "check", "train", "evaluate", "check", "train"),
+        *("train", "init", "train", "check", "train", "evaluate", "check", "train", "train"),
         *("masks", "masks"),
     ]
     said = capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import shutil
 import statistics
 from collections.abc import Callable
@@ -16,7 +17,18 @@ from dapl.common.errors import DaplError
 from dapl.config import Config
 from dapl.evaluation import EvaluationProtocol, evaluate
 from dapl.evaluation.result import Evaluation, Number
-from dapl.experiments.many_runs import differences, is_finished, mean_and_deviation, measured, over_seeds, run_or_resume
+from dapl.experiments import comparison
+from dapl.experiments.comparison import ComparedSystem, PlannedRun, train_all
+from dapl.experiments.many_runs import (
+    differences,
+    is_being_trained,
+    is_finished,
+    mean_and_deviation,
+    measured,
+    over_seeds,
+    run_or_leave,
+    run_or_resume,
+)
 from dapl.runs.run import Run
 from dapl.training.trainer import Trainer
 
@@ -177,3 +189,49 @@ def test_only_numbers_that_every_seed_has() -> None:
     assert list(found) == ["a"]
     assert found["a"].mean == 2.0
     assert over_seeds([]) == {}
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(tiny: Callable[..., Config], tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "busy"
+    assert not is_being_trained(folder)
+    ready, done = (multiprocessing.get_context("fork").Event() for _ in range(2))
+
+    def hold() -> None:
+        with Run(folder).locked("training"):
+            ready.set()
+            done.wait(60)
+
+    other = multiprocessing.get_context("fork").Process(target=hold)
+    other.start()
+    try:
+        assert ready.wait(60)
+        assert is_being_trained(folder)
+        assert run_or_leave(tiny(), folder) is None
+        assert not Run(folder).config_file.exists()
+    finally:
+        done.set()
+        other.join(60)
+    assert not is_being_trained(folder)
+
+
+def test_a_comparison_goes_on_with_what_others_do_not_train(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run is in other hands until the others are done; the third one starts from it."""
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    starts = (None, None, str(folders[0]))
+    systems = [
+        ComparedSystem(folder.name, [PlannedRun(folder, tiny(start=start))])
+        for folder, start in zip(folders, starts, strict=True)
+    ]
+    looked: list[str] = []
+
+    def leave(config: Config, folder: Path) -> Run | None:
+        looked.append(folder.name)
+        return None if folder.name == "first" and looked.count("first") < 3 else Run(folder)
+
+    monkeypatch.setattr(comparison, "run_or_leave", leave)
+    said: list[str] = []
+    train_all(systems, said.append, pause=0)
+    assert looked == ["first", "second", "first", "first", "third"]
+    assert said[1] == f"[2/3] {folders[1]}"

@@ -28,7 +28,15 @@ from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.training import losses
 from dapl.training.objective import Objective
-from dapl.training.stages import FitEpoch, Terms, all_scores, last_layer, make_optimizer, rate_factor
+from dapl.training.stages import (
+    FitEpoch,
+    Terms,
+    all_scores,
+    last_layer,
+    make_optimizer,
+    rate_factor,
+    streamed_scores,
+)
 from dapl.training.trainer import train
 
 
@@ -209,6 +217,11 @@ def test_cached_scores_give_the_weights_of_a_run_over_images(
     assert epochs[-1]["cross_entropy"] < epochs[0]["cross_entropy"]
     for name, tensor in model.state_dict().items():
         assert name == "classifier.weight" or torch.equal(tensor, before[name]), name
+    streamed = copy.deepcopy(model)
+    streamed.load_state_dict(before)
+    read = streamed_scores(streamed, source, processes)
+    last_layer(streamed, read, source.labels, stage, (0, 4), lambda epoch, means: None)
+    assert_close(streamed.components()["classifier"].weight, model.components()["classifier"].weight, rtol=0, atol=1e-6)
 
 
 def test_the_means_of_an_epoch_are_over_images(model: PrototypeModel) -> None:

@@ -195,6 +195,14 @@ class Pixels:
     masks: np.ndarray | None
     """uint8 n×S×S in {0, 1}, or None where the data set has no masks."""
 
+    def image(self, row: int) -> Tensor:
+        """uint8 3×S×S."""
+        return torch.from_numpy(self.images[row].copy())
+
+    def mask(self, row: int) -> Tensor:
+        """uint8 S×S in {0, 1}; empty where there are no masks."""
+        return torch.empty(0, dtype=torch.uint8) if self.masks is None else torch.from_numpy(self.masks[row].copy())
+
 
 def base_rows(dataset: Dataset) -> tuple[Dataset, list[int]]:
     """The data set behind any subsets, and the rows of it that ``dataset`` shows: caches are kept for the former."""
@@ -237,7 +245,7 @@ def load_annotations(
     key = pixels_key(dataset, size, how)
     found = open_annotations(folder, key, size)
     if found is None:
-        batches = (batch[2:] for batch in _read(dataset, size, how, advance))
+        batches = (batch[2:] for batch in read_batches(dataset, size, how, advance))
         write_annotations(folder, key, len(dataset), batches)
         found = open_annotations(folder, key, size)
     assert found is not None
@@ -250,7 +258,7 @@ def plain(sample: Sample) -> tuple[Tensor, Tensor]:
     return sample.image.as_subclass(Tensor), mask
 
 
-def _read(
+def read_batches(
     dataset: Dataset, size: int, how: Fit, advance: Callable[[int], None], workers: int = 0
 ) -> Iterator[Sequence[Tensor]]:
     """Batches of what an `AnnotationReader` gives, in order."""
@@ -273,7 +281,7 @@ def _write(
 
         def annotations() -> Iterator[Sequence[Tensor]]:
             start = 0
-            for batch, batch_masks, *rest in _read(dataset, size, how, advance, workers):
+            for batch, batch_masks, *rest in read_batches(dataset, size, how, advance, workers):
                 stop = start + len(batch)
                 image_rows[start:stop] = batch.numpy()
                 if dataset.has_masks:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dapl.batches.cache import Pixels, base_rows, load_pixels, pixels_key
+from dapl.batches.compact import CompactPixels, compact_bytes, compact_files, load_compact, pixels_bytes
 from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
+from dapl.batches.room import GB, make_room, mark_used
 from dapl.batches.sources import BatchSource, Features, FeatureSource, ImageSource
 from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import expand_path
@@ -23,6 +25,9 @@ from dapl.models.contract import PrototypeModel, map_features
 from dapl.processes.interface import Processes
 
 Split = Literal["train", "validation", "test"]
+Form = Literal["pixels", "compact", "none"]
+"""How images are kept."""
+_FORMS: tuple[Form, ...] = ("pixels", "compact", "none")
 _WARNINGS_SHOWN = 5
 
 
@@ -37,7 +42,11 @@ class RunData:
         self.splits = splits or build_splits(config.data)
         self._tell_what_was_left_out()
         self.folder = expand_path(config.cache.folder, "cache.folder")
-        self._pixels: dict[str, Pixels | None] = {}
+        self._pixels: dict[str, Pixels | CompactPixels | None] = {}
+        self._forms: dict[str, Form] = {}
+        self._said: set[str] = set()
+        self._used: set[str] = set()
+        """Keys of the caches of this run, which make no room for each other."""
         self._said_why_without = False
         self._in_memory: tuple[str, Features] | None = None
         self.shared: set[str] = set()
@@ -85,7 +94,8 @@ class RunData:
         """The split as images, changed at random by ``kind``."""
         dataset = self.dataset(split)
         data = self.config.data
-        return ImageSource(dataset, self._load_pixels(dataset), data.image_size, data.fit, kind, self._workers(kind))
+        pixels = self._load_pixels(dataset)
+        return ImageSource(dataset, pixels, data.image_size, data.fit, kind, self._workers(kind, pixels))
 
     def pixel_masks(self, split: Split, indices: Tensor) -> Tensor | None:
         """Foreground in pixels of some images of the split: uint8 B×S×S, or None where there are no masks."""
@@ -123,6 +133,7 @@ class RunData:
         base, _ = base_rows(self.dataset(split))
         weights = digest(extractor)
         pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
+        pixels += "/compact" * (self._form(base) == "compact")
         precision = self.config.runtime.precision
         # Features of both views hold those of the one, and are made at once where a later stage wants both.
         views = max(views, self._views_of_schedule(split))
@@ -137,18 +148,33 @@ class RunData:
         found = next((features for features in opened if features is not None), None)
         # One process may look before another has written the file, the other after: only together they may go on.
         if not self._any(found is None):
+            for key in keys:
+                mark_used(self.folder, key)
+            self._used.update(keys)
             return found
-        if self._size_gb(extractor, base, views) > self.config.cache.limit_gb:
+        size = self._size_gb(extractor, base, views)
+        if size > self.config.cache.limit_gb:
+            self._say_once(
+                f"features: {size:.1f} GB are more than cache.limit_gb, {self.config.cache.limit_gb:g}, so every epoch "
+                "passes its images through the backbone"
+            )
             return None
         if not on_disk and self.processes.world_size > 1:
             return None  # each process reads its own share of the images instead of all of them
+        if on_disk and self._any(not self._makes_room(keys[0], size * GB)):
+            self._say_once(
+                f"features: {size:.1f} GB do not fit beside the other caches of this run into cache.total_gb, "
+                f"{self.config.cache.total_gb:g}, so every epoch passes its images through the backbone"
+            )
+            return None
         return self._make_features(base, extractor, views, keys[0], on_disk)
 
     def _make_features(
         self, base: Dataset, extractor: nn.Module, views: int, key: str, on_disk: bool
     ) -> Features | None:
         data = self.config.data
-        source = ImageSource(base, self._load_pixels(base), data.image_size, data.fit, "none", self._workers("none"))
+        pixels = self._load_pixels(base)
+        source = ImageSource(base, pixels, data.image_size, data.fit, "none", self._workers("none", pixels))
 
         def compute(*allocate) -> Features:
             size = self.config.runtime.evaluation_batch
@@ -208,35 +234,82 @@ class RunData:
         count = sum(numbers) if isinstance(numbers, tuple) else numbers
         return len(base) * views * count * (2 if self._half else 4) / 2**30
 
-    def _load_pixels(self, dataset: Dataset) -> Pixels | None:
-        if not self.config.cache.pixels:
-            return None
+    def _load_pixels(self, dataset: Dataset) -> Pixels | CompactPixels | None:
         base, _ = base_rows(dataset)
+        form = self._form(base)
+        if form == "none":
+            return None
         data = self.config.data
         key = pixels_key(base, data.image_size, data.fit)
         if key not in self._pixels:
             # One process per machine decodes, the others find the file.
             if self.processes.local_rank == 0:
-                self._pixels[key] = self._open_pixels(base)
+                self._pixels[key] = self._open_pixels(base, form)
             self.processes.barrier()
             if self.processes.local_rank != 0:
-                self._pixels[key] = self._open_pixels(base)
+                self._pixels[key] = self._open_pixels(base, form)
+            mark_used(self.folder, key)
+            self._used.add(key)
         return self._pixels[key]
 
-    def _open_pixels(self, base: Dataset) -> Pixels | None:
+    def _open_pixels(self, base: Dataset, form: Form) -> Pixels | CompactPixels | None:
         """None where they are not there and cannot be kept."""
-        data = self.config.data
+        data, load = self.config.data, load_pixels if form == "pixels" else load_compact
         try:
             with self.reporter.track("images", len(base)) as advance:
-                return load_pixels(base, data.image_size, data.fit, self.folder, self._workers("decode"), advance)
+                return load(base, data.image_size, data.fit, self.folder, self._workers("decode", None), advance)
         except WriteError as error:
             self.say_why_without(error)
             return None
 
-    def _workers(self, kind: str) -> int:
+    def _form(self, base: Dataset) -> Form:
+        """How the images of a data set are kept, the same in every process: as pixels where there is room."""
+        if not self.config.cache.pixels:
+            return "none"
+        key = pixels_key(base, self.config.data.image_size, self.config.data.fit)
+        if key not in self._forms:
+            own = _FORMS.index(self._form_with_room(base, key)) if self.processes.local_rank == 0 else 0
+            found = self.processes.gather(torch.tensor(own, device=self.processes.device)).max()
+            self._forms[key] = _FORMS[int(found)]
+        return self._forms[key]
+
+    def _form_with_room(self, base: Dataset, key: str) -> Form:
+        """Makes the room that is needed, and says so where that is not possible."""
+        data, limit = self.config.data, self.config.cache.total_gb
+        if (self.folder / f"{key}-images.npy").exists():
+            return "pixels"
+        if all(file.exists() for file in compact_files(self.folder, key, base.has_masks)):
+            return "compact"
+        pixels = pixels_bytes(base, data.image_size, data.fit)
+        if self._makes_room(key, pixels):
+            return "pixels"
+        compact = compact_bytes(base, data.image_size, data.fit)
+        more = f"images: {pixels / GB:.1f} GB of pixels do not fit into cache.total_gb, {limit:g}"
+        if self._makes_room(key, compact):
+            self._say_once(f"{more}; they are kept as JPEG, about {compact / GB:.1f} GB")
+            return "compact"
+        self._say_once(f"{more}, nor do {compact / GB:.1f} GB of JPEG; they are read from the data set every time")
+        return "none"
+
+    def _makes_room(self, key: str, needed: float) -> bool:
+        """Whether so many bytes are within the limit of all caches, maybe after others have gone."""
+        if self.processes.local_rank != 0:
+            return True
+        fits, removed = make_room(self.folder, needed, self.config.cache.total_gb * GB, self._used | {key})
+        if removed:
+            freed = sum(entry.size for entry in removed) / GB
+            self.reporter.line(f"cache: {freed:.1f} GB that were not used for the longest time made room for more")
+        return fits
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.reporter.line(line)
+
+    def _workers(self, kind: str, pixels: Pixels | CompactPixels | None) -> int:
         """Processes that load: none where all there is to do is to copy from the pixel cache."""
         if self.config.runtime.workers is not None:
             return self.config.runtime.workers
-        if kind == "none" and self.config.cache.pixels and not self._said_why_without:
+        if kind == "none" and isinstance(pixels, Pixels):
             return 0
         return max(1, min(8, (os.cpu_count() or 1) // self.config.runtime.devices))

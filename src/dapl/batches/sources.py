@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
 from dapl.batches.cache import WORKERS_BY, Pixels, base_rows, plain
+from dapl.batches.compact import CompactPixels
 from dapl.common.seeds import derive_seed
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import Augmentation, Fit, augment, fit, mirrored
@@ -94,7 +95,7 @@ class ImageSource:
     def __init__(
         self,
         dataset: Dataset,
-        pixels: Pixels | None,
+        pixels: Pixels | CompactPixels | None,
         size: int,
         how: Fit,
         kind: Augmentation = "none",
@@ -119,9 +120,7 @@ class ImageSource:
     def _plain(self, row: int) -> tuple[Tensor, Tensor]:
         if self.pixels is None:
             return plain(fit(self.base[row], self.size, self.how))
-        masks = self.pixels.masks
-        mask = torch.empty(0, dtype=torch.uint8) if masks is None else torch.from_numpy(masks[row].copy())
-        return torch.from_numpy(self.pixels.images[row].copy()), mask
+        return self.pixels.image(row), self.pixels.mask(row)
 
     def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
         keys = [[(int(index), seed) for index in indices] for indices in order]

@@ -18,7 +18,7 @@ COMMANDS = (
     *(train.demo, train.init, train.train),
     *(runs.evaluate, runs.interventions, runs.explain, runs.report, runs.serve, runs.export),
     *(experiments.compare, experiments.sweep),
-    *(data.chance, data.masks),
+    *(data.chance, data.masks, data.cache),
     *(fields.fields, fields.completion),
 )
 """In the order of ``dapl --help``; ``dapl prepare`` has commands of its own."""

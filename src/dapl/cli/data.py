@@ -1,4 +1,4 @@
-"""``dapl prepare``, ``dapl masks`` and ``dapl chance``: what is done with data without any model."""
+"""``dapl prepare``, ``dapl masks``, ``dapl chance`` and ``dapl cache``: what is done with data without any model."""
 
 from __future__ import annotations
 
@@ -153,3 +153,30 @@ def mask_model(method: str, arguments: argparse.Namespace) -> str | None:
         if model is not None and method != name and (method, name) != ("auto", "rembg"):
             raise DaplError(f"--{name}-model: only for masks by {name}, and they are made by {method}.")
     return models["rembg" if method == "auto" else method] if method in ("auto", *models) else None
+
+
+@command(
+    "Show the caches of images and features, or clear them; whatever is missing is made anew.",
+    ("--folder FOLDER", "~/.cache/dapl", "folder of the caches, cache.folder of a config"),
+    ("--clear", False, "remove all of them"),
+    ("--keep GB", float, "remove the least recently used until no more than this is left"),
+)
+def cache(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from datetime import datetime
+
+    from dapl.batches.room import GB, entries, make_room
+    from dapl.common.files import expand_path
+
+    folder = expand_path(arguments.folder, "folder")
+    keep = 0.0 if arguments.clear else arguments.keep
+    if keep is not None:
+        if keep < 0:
+            raise DaplError(f"--keep: {keep:g} GB cannot be kept; give 0 or more.")
+        _, removed = make_room(folder, 0, keep * GB)
+        print(f"removed      {len(removed)} caches, {sum(entry.size for entry in removed) / GB:.2f} GB")
+    held = entries(folder)
+    for entry in reversed(held):
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        print(f"{entry.kind:13s}{entry.size / GB:9.3f} GB   last used {used}   {entry.key}")
+    print(f"in all       {len(held)} caches, {sum(entry.size for entry in held) / GB:.2f} GB in {folder}")
+    return 0

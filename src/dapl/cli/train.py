@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -32,6 +33,8 @@ _MASKS = (
     ("--out RUN", Path, "run directory to make (default: runs/<name of the source>)"),
     ("--resume RUN", Path, "go on with this run from its last checkpoint"),
     ("--from RUN", Path, "with --drop-marked: the run to improve"),
+    ("--submit CLUSTER", str, "hand it to a cluster by submitit: slurm, local or auto (docs/scale.md)"),
+    ("--job FIELD=VALUE", [], "option of the job, e.g. --job timeout_min=600 --job slurm_partition=gpu"),
     ("--drop-marked", False, "a new run without the prototypes marked as bad, last layer tuned again"),
     *_MASKS,
     fields=(),
@@ -53,12 +56,14 @@ def train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
             raise DaplError("--resume takes config and folder from the run; leave CONFIG and --out out.")
         only(overrides, ("runtime", "cache"), "a resumed run")
         out, (_, config) = arguments.resume, open_run(arguments.resume, overrides)
-        return _run(config, out, True)
+        return _submit(arguments, config, out) if arguments.submit is not None else _run(config, out, True)
     if source is None:
         raise DaplError("dapl train needs data or a config, e.g. `dapl train FOLDER`, or --resume RUN.")
     if not _is_data(source):
-        config = load_config(source, overrides)
-        return _run(config, arguments.out or Path("runs") / source.stem, False)
+        config, out = load_config(source, overrides), arguments.out or Path("runs") / source.stem
+        return _submit(arguments, config, out) if arguments.submit is not None else _run(config, out, _restarted(out))
+    if arguments.submit is not None:
+        raise DaplError(f"--submit takes a config; `dapl init {source}` writes one for this data.")
     out = arguments.out or _free(Path("runs") / (source.resolve().stem or "data"))
     _refuse_taken(out)
     config = _own_data(arguments, overrides).config({k: v for k, v in overrides.items() if not k.startswith("data.")})
@@ -123,6 +128,36 @@ def _an_image(config: Config) -> str:
 
     names = build_splits(config.data).test.names
     return shlex.quote(names[0]) if len(names) else "IMAGE"
+
+
+def _restarted(out: Path) -> bool:
+    """Whether torchrun starts the same command again, because a process of it had died after a checkpoint."""
+    return (
+        os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "checkpoints" / "last.safetensors").exists()
+    )
+
+
+def _submit(arguments: argparse.Namespace, config: Config, out: Path) -> int:
+    import yaml
+
+    from dapl.processes.submit import SubmittedTraining, submit
+
+    options = {}
+    for text in arguments.job:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise DaplError(f"--job: '{text}' is not of the form field=value.")
+        options[name] = yaml.safe_load(value)
+    words, skip = [], False
+    for word in arguments.words:
+        if not skip and not word.startswith(("--submit=", "--job=")) and word not in ("--submit", "--job"):
+            words.append(word)
+        skip = not skip and word in ("--submit", "--job")
+    if arguments.out is None and arguments.resume is None:
+        words += ["--out", str(out)]
+    job, folder = submit(SubmittedTraining(words, out), config, arguments.submit, options)
+    print(f"job          {job}\nwhat it says {folder}\nrun          {out}")
+    return 0
 
 
 def _drop_marked(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:

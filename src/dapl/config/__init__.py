@@ -9,6 +9,8 @@ from dapl.config.data import (
     FaceForensicsData,
     FolderData,
     GivenData,
+    ShardData,
+    TableData,
     ToyBirdsData,
 )
 from dapl.config.model import (
@@ -78,8 +80,10 @@ __all__ = [
     "PurePruneStage",
     "RuntimeConfig",
     "Section",
+    "ShardData",
     "SpatialConfig",
     "Stage",
+    "TableData",
     "ToyBirdsData",
     "WarmUpStage",
     "describe_fields",

@@ -33,6 +33,20 @@ class CacheConfig(Section):
     limit_gb: float = Field(
         8.0, gt=0, le=1e6, description="Features larger than this are computed anew each epoch instead."
     )
+    total_gb: float = Field(
+        32.0,
+        gt=0,
+        le=1e6,
+        description="Room of all caches in the folder together: the least recently used go first; images that would "
+        "not fit as pixels are kept as JPEG, or not at all.",
+    )
+    scores_gb: float = Field(
+        4.0,
+        gt=0,
+        le=1e6,
+        description="Scores of all training images larger than this are computed anew, batch by batch, in the epochs "
+        "of the last layer, instead of being kept in memory.",
+    )
 
 
 class RuntimeConfig(Section):

@@ -97,6 +97,23 @@ class FolderData(SplitData):
     )
 
 
+class ShardData(SplitData):
+    """Tar shards in the layout of WebDataset; see docs/own-data.md."""
+
+    name: Literal["webdataset"] = "webdataset"
+    root: str = Field(description="Folder of train-….tar and maybe validation-….tar and test-….tar; ~ is expanded.")
+
+
+class TableData(SplitData):
+    """Parquet files or another data set of the library `datasets`; see docs/own-data.md."""
+
+    name: Literal["huggingface"] = "huggingface"
+    root: str = Field(description="Folder of Parquet files or of `save_to_disk`, or a name on the Hugging Face Hub.")
+    image: str = Field("image", description="Column of the images.")
+    label: str = Field("label", description="Column of the classes, as numbers or names.")
+    mask: str | None = Field(None, description="Column of the masks; null: there are none.")
+
+
 class CocoData(SplitData):
     """COCO JSON: boxes, segmentations, keypoints."""
 
@@ -126,7 +143,7 @@ class GivenData(DataSection):
 
 
 DataConfig = Annotated[
-    ToyBirdsData | CubData | FaceForensicsData | FolderData | CocoData | GivenData,
+    ToyBirdsData | CubData | FaceForensicsData | FolderData | ShardData | TableData | CocoData | GivenData,
     Field(discriminator="name"),
     or_plugin(DATASET_GROUP, "name"),
     SerializeAsAny(),

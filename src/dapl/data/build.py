@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import expand_path
 from dapl.common.plugins import DATASET_GROUP, find_builder
 from dapl.config import CocoData, CubData, DataSection, FaceForensicsData, FolderData, GivenData, ToyBirdsData
-from dapl.config.data import SplitData
+from dapl.config.data import ShardData, SplitData, TableData
 from dapl.data.sample import Dataset, Sample, Splits, train_validation
 
 if TYPE_CHECKING:
@@ -105,14 +105,34 @@ def list_files(config: DataSection) -> Listing | None:
 def split_listing(listing: Listing, config: DataSection) -> Splits:
     """What the data does not tell apart itself is taken out of train, stratified: the same for the same seeds."""
     crop = config.crop if isinstance(config, CubData) else "none"
-    train: Dataset = listing.dataset("train", crop)
-    if "test" in listing.records:
-        test: Dataset = listing.dataset("test", crop)
+    return _by_split({split: listing.dataset(split, crop) for split in listing.records}, config)
+
+
+@register("webdataset")
+def _shards(config: ShardData) -> Splits:
+    from dapl.data.shards import read_shards
+
+    return _by_split(read_shards(expand_path(config.root, "data.root")), config)
+
+
+@register("huggingface")
+def _tables(config: TableData) -> Splits:
+    from dapl.data.huggingface import read_tables
+
+    root = str(expand_path(config.root, "data.root"))
+    return _by_split(read_tables(root, config.image, config.label, config.mask), config)
+
+
+def _by_split(found: Mapping[str, Dataset], config: DataSection) -> Splits:
+    """What the data does not tell apart itself is taken out of train."""
+    train = found["train"]
+    if "test" in found:
+        test = found["test"]
     else:
         assert isinstance(config, SplitData)
         train, test = train_validation(train, config.test_share, config.split_seed)
-    if "validation" in listing.records:
-        return Splits(train, listing.dataset("validation", crop), test)
+    if "validation" in found:
+        return Splits(train, found["validation"], test)
     return _with_validation(train, test, config)
 
 

@@ -6,7 +6,9 @@ coordinates of that upright image, the one that every viewer shows.
 
 from __future__ import annotations
 
+import io
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
@@ -34,17 +36,35 @@ _UPRIGHT = {
 }
 
 
-def read_image(path: str | Path, max_pixels: int = MAX_PIXELS) -> tv_tensors.Image:
+@dataclass(frozen=True)
+class Encoded:
+    """An image file that lies in memory, or inside another file; read as one that has a path.
+
+    >>> str(Encoded("train-000.tar: finch/0001", b"..."))
+    'train-000.tar: finch/0001'
+    """
+
+    name: str
+    data: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+    def open(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self.data)
+
+
+def read_image(path: str | Path | Encoded, max_pixels: int = MAX_PIXELS) -> tv_tensors.Image:
     """The image as uint8 3×H×W RGB, upright.
 
     Grey, palette, CMYK (inverted, as Adobe and every JPEG in use has it) and 16-bit images are converted; 16 bits are
     scaled to 8, not clipped. Transparency is composited on white, since the colour under a transparent pixel is
     arbitrary. Of an animation the first frame is taken. Colour profiles are not applied.
     """
-    return rgb_of(_decode(Path(path), max_pixels), path)
+    return rgb_of(_decode(path if isinstance(path, Encoded) else Path(path), max_pixels), path)
 
 
-def rgb_of(image: Image.Image, name: str | Path) -> tv_tensors.Image:
+def rgb_of(image: Image.Image, name: str | Path | Encoded) -> tv_tensors.Image:
     """A decoded, upright image of any mode as `read_image` has it; ``name`` is for the message where it cannot be."""
     if image.mode.startswith("I") or image.mode == "F":
         grey = _to_8_bit(image, name)
@@ -60,7 +80,7 @@ def rgb_of(image: Image.Image, name: str | Path) -> tv_tensors.Image:
 
 
 def read_mask(
-    path: str | Path,
+    path: str | Path | Encoded,
     size: tuple[int, int] | None = None,
     image_path: str | Path | None = None,
     max_pixels: int = MAX_PIXELS,
@@ -70,7 +90,7 @@ def read_mask(
     An alpha channel is ignored (two masks of CUB have one). ``size`` is (height, width) of the image the mask belongs
     to, and ``image_path`` its file, for the message when the two differ.
     """
-    path = Path(path)
+    path = path if isinstance(path, Encoded) else Path(path)
     image = _decode(path, max_pixels)
     if image.mode == "F" or (image.mode.startswith("I") and not _is_binary(np.asarray(image))):
         grey = _to_8_bit(image, path)
@@ -90,7 +110,7 @@ def _is_binary(values: np.ndarray) -> bool:
     return bool(values.min() >= 0 and values.max() <= 1)
 
 
-def _to_8_bit(image: Image.Image, name: str | Path) -> np.ndarray:
+def _to_8_bit(image: Image.Image, name: str | Path | Encoded) -> np.ndarray:
     """Pillow's own conversion of its 16-bit modes clips at 255. Mode I is what some formats hold 16 bits in."""
     values = np.asarray(image).astype(np.int64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
@@ -100,10 +120,11 @@ def _to_8_bit(image: Image.Image, name: str | Path) -> np.ndarray:
     return ((values * 255 + 32767) // 65535).astype(np.uint8)
 
 
-def _decode(path: Path, max_pixels: int) -> Image.Image:
+def _decode(path: Path | Encoded, max_pixels: int) -> Image.Image:
     """Read and turned upright, in the mode of the file. Whatever goes wrong is the file's fault and names it."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # reading a pipe would wait for ever
+        is_file = isinstance(path, Encoded) or stat.S_ISREG(path.stat().st_mode) or path.is_dir()
+        if not is_file:  # reading a pipe would wait for ever
             raise DaplError(f"{path}: is a pipe or device, not an image; take it out of the data set.")
         # given a path, Pillow maps uncompressed TIFF files into memory and scrambles those with an orientation above 4
         with path.open("rb") as stream, Image.open(stream) as file:
@@ -123,7 +144,8 @@ def _decode(path: Path, max_pixels: int) -> Image.Image:
     except PermissionError:
         raise DaplError(f"{path}: may not be read; check its permissions.") from None
     except UnidentifiedImageError:
-        what = "the file is empty" if path.stat().st_size == 0 else "not an image, or its header is corrupt"
+        size = len(path.data) if isinstance(path, Encoded) else path.stat().st_size
+        what = "the file is empty" if size == 0 else "not an image, or its header is corrupt"
         raise DaplError(f"{path}: {what}; replace it or take it out of the data set.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DaplError(f"{path}: more pixels than Pillow opens ({error}); scale it down.") from None

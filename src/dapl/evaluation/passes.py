@@ -177,7 +177,10 @@ def purity_of_prototypes(model: PrototypeModel, truth: SplitGroundTruth, reporte
     run_data, size = truth.run_data, truth.run_data.config.data.image_size
     processes = run_data.processes
     merged_parts, groups = F.merge_left_right(list(run_data.dataset("train").parts))
-    relevant = (model.class_weights() > 1e-5).any(1) & model.prototypes.kept
+    relevant = torch.zeros_like(model.prototypes.kept)
+    for classes in _some_classes(model):
+        relevant |= (model.weights_of_classes(classes) > 1e-5).any(1)
+    relevant &= model.prototypes.kept
     table = PurityTable(len(model.prototypes), len(merged_parts))
     best = table.empty().to(processes.device)
     source = run_data.source("train", model)
@@ -205,5 +208,12 @@ def read_off(model: PrototypeModel) -> dict[str, Tensor]:
     prototypes = model.prototypes
     return {
         "sparsity": F.sparsity(prototypes.vectors, model.classes, prototypes.kept, prototypes.group_of),
-        "class_size": F.class_sizes(model.class_weights()).double().mean(),
+        "class_size": torch.cat([F.class_sizes(model.weights_of_classes(classes)) for classes in _some_classes(model)])
+        .double()
+        .mean(),
     }
+
+
+def _some_classes(model: PrototypeModel) -> Iterable[Tensor]:
+    """All classes, some at a time: the weights of all prototypes to 10,000 classes would take gigabytes."""
+    return torch.arange(model.classes, device=model.prototypes.kept.device).split(64)

@@ -233,7 +233,7 @@ class ModelView(BatchView):
     @cached_property
     def contributions(self) -> Tensor:
         """B×P: the terms of the logit of the predicted class."""
-        return self.output.scores.float() * self.model.class_weights()[:, self.logits.argmax(1)].T
+        return self.output.scores.float() * self.model.weights_of_classes(self.logits.argmax(1)).T
 
     @cached_property
     def corresponding_with_noise(self) -> Tensor | None:
@@ -251,7 +251,8 @@ class ModelView(BatchView):
 
         And bool B, whether its control region is what the name of the control says. Four passes.
         """
-        weights = self.model.class_weights()[self.named, self.labels.unsqueeze(1)]
+        everyone = torch.arange(len(self.labels), device=self.named.device).unsqueeze(1)
+        weights = self.model.weights_of_classes(self.labels)[self.named, everyone]
         own_terms = (self.output.scores.gather(1, self.named) * weights).where(self.kept, -torch.inf)
         most = own_terms.argmax(1, keepdim=True)
         rows = torch.arange(len(most), device=most.device)

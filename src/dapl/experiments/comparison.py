@@ -6,6 +6,7 @@ Importing it imports no torch.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,15 @@ from dapl.common.errors import DaplError
 from dapl.common.tables import Column, Row, mean_and_deviation, write_tables
 from dapl.config import Config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.experiments.many_runs import differences, evaluation_of, is_finished, measured, over_seeds, run_or_resume
+from dapl.experiments.many_runs import (
+    differences,
+    evaluation_of,
+    is_being_trained,
+    is_finished,
+    measured,
+    over_seeds,
+    run_or_leave,
+)
 from dapl.metrics.registry import HEADLINES, NUMBERS, chosen, given_by
 from dapl.models.weight_sources import notice
 from dapl.runs.provenance import provenance
@@ -129,17 +138,33 @@ def check_same_data(systems: Sequence[ComparedSystem]) -> None:
                 )
 
 
-def train_all(systems: Sequence[ComparedSystem], say=print) -> None:
-    """Train or go on with every run that is not finished."""
+def train_all(systems: Sequence[ComparedSystem], say=print, pause: float = 1.0) -> None:
+    """Train or go on with every run that is not finished. Several processes in one folder share them out.
+
+    A run that another process trains is left to it; should that one be killed, whoever looks next goes on with it.
+    """
     runs = in_order(systems)
-    for number, planned in enumerate(runs, 1):
-        if planned.given:
-            if not is_finished(Run.open(planned.folder)):
-                raise DaplError(f"{planned.folder}: the run is not finished; `dapl train --resume {planned.folder}`.")
-            continue
-        if not (planned.folder / "config.yaml").exists() or not is_finished(Run.open(planned.folder)):
-            say(f"[{number}/{len(runs)}] {planned.folder}")
-        run_or_resume(planned.config, planned.folder)
+    numbers = {planned.folder: number for number, planned in enumerate(runs, 1)}
+    for planned in runs:
+        if planned.given and not is_finished(Run.open(planned.folder)):
+            raise DaplError(f"{planned.folder}: the run is not finished; `dapl train --resume {planned.folder}`.")
+    waiting = [planned for planned in runs if not planned.given]
+    while waiting:
+        unfinished = {str(planned.folder) for planned in waiting}
+        ready = [planned for planned in waiting if planned.config.start not in unfinished]
+        done = next((planned for planned in ready if _trained(planned, numbers[planned.folder], len(runs), say)), None)
+        if done is None:
+            time.sleep(pause)  # others train all that is left
+        else:
+            waiting.remove(done)
+
+
+def _trained(planned: PlannedRun, number: int, count: int, say) -> bool:
+    """Whether the run is finished now; False where another process has it."""
+    there = (planned.folder / "config.yaml").exists() and is_finished(Run.open(planned.folder))
+    if not there and not is_being_trained(planned.folder):
+        say(f"[{number}/{count}] {planned.folder}")
+    return run_or_leave(planned.config, planned.folder) is not None
 
 
 def rows_of(

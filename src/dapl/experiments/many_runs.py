@@ -9,10 +9,11 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapl.common.errors import BrokenError, DaplError, MissingError
+from dapl.common.errors import BrokenError, DaplError, LockedError, MissingError
 from dapl.common.files import write_json
 from dapl.common.reading import checked, read_json
 from dapl.common.tables import Spread, mean_and_deviation
@@ -38,6 +39,16 @@ def run_or_resume(config: Config, folder: Path, quiet: bool = False) -> Run:
     >>> measured(run, "validation", "accuracy,coverage")["coverage"]  # doctest: +SKIP
     0.69
     """
+    found = run_or_leave(config, folder, quiet, wait=math.inf)
+    assert found is not None
+    return found
+
+
+def run_or_leave(config: Config, folder: Path, quiet: bool = False, wait: float = 0) -> Run | None:
+    """The same, but None where another process is training the run, for ``wait`` seconds from now on.
+
+    >>> run_or_leave(load_config(Path("configs/cub20.yaml")), Path("runs/cub20"))  # doctest: +SKIP
+    """
     from dapl.training.trainer import train
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -45,7 +56,11 @@ def run_or_resume(config: Config, folder: Path, quiet: bool = False) -> Run:
     if folder.exists() and not folder.is_dir():
         raise DaplError(f"{folder}: is a file; name another folder.")
     run = Run(folder)
-    with run.locked("training", wait=math.inf):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(run.locked("training", wait=wait))
+        except LockedError:
+            return None
         if run.config_file.is_file():
             refuse_other_config(folder, "run", run.config(), config, "Name another folder, or remove this one.")
         if is_finished(run):
@@ -53,6 +68,17 @@ def run_or_resume(config: Config, folder: Path, quiet: bool = False) -> Run:
         if not run.last.exists():
             _remove_beginnings(run)
         return train(config, folder, resume=run.last.exists(), quiet=quiet)
+
+
+def is_being_trained(folder: Path) -> bool:
+    """Whether another process has the run in this moment."""
+    if not folder.is_dir():
+        return False
+    try:
+        with Run(folder).locked("looking"):
+            return False
+    except LockedError:
+        return True
 
 
 def is_finished(run: Run) -> bool:

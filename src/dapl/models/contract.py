@@ -126,6 +126,10 @@ class PrototypeModel(nn.Module, ABC):
     def class_weights(self) -> Tensor:
         """P×C: logit_c = Σ_j scores_j · class_weights[j, c], for every system."""
 
+    def weights_of_classes(self, classes: Tensor) -> Tensor:
+        """P×B: the columns of `class_weights` for B classes; a system with many classes need not make all of them."""
+        return self.class_weights()[:, classes]
+
     def components(self) -> dict[str, nn.Module]:
         """Modules by the names that a schedule gives learning rates to; together they hold every parameter."""
         return dict(self.named_children())

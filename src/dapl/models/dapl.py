@@ -62,8 +62,11 @@ class Dapl(PrototypeModel):
         return self.classifier((scores * self.prototypes.kept).unflatten(1, (-1, self.heads)))
 
     def class_weights(self) -> Tensor:
+        return self.weights_of_classes(torch.arange(self.classes, device=self.prototypes.kept.device))
+
+    def weights_of_classes(self, classes: Tensor) -> Tensor:
         weights = (self.classifier.weight.flatten() * self.prototypes.kept).unsqueeze(1)
-        return weights * self.prototypes.membership
+        return weights * self.prototypes.membership[:, classes]
 
     def attention_weights(self, features: Tensor) -> Tensor:
         """B×N×HW×HW: where the value at each location came from, which the activation map alone does not say."""

@@ -28,7 +28,7 @@ def log_similarity(distances: Tensor, epsilon: float) -> Tensor:
 
 
 class _NearestDistance(torch.autograd.Function):
-    """‖z_l − p‖² at given locations l. Keeps z, p and l (O(B·P)), never a B×P×HW tensor.
+    """‖z_l − p‖² at given locations l. Keeps z, p and l (O(B·P)), never a B×P×HW or B×P×D tensor.
 
     Shapes: patches B×G×D×L, vectors G×D×Q, locations B×G×Q → distances B×G×Q.
     """
@@ -36,20 +36,32 @@ class _NearestDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx, patches: Tensor, vectors: Tensor, locations: Tensor) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(patches, vectors, locations)
-        return (_at(patches, locations) - vectors).square_().sum(2)
+        found = [
+            (_at(patches[rows], locations[rows]) - vectors).square_().sum(2)
+            for rows in _in_chunks(len(patches), vectors.numel())
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
         patches, vectors, locations = ctx.saved_tensors
-        flow = (_at(patches, locations) - vectors).mul_(2 * grad.unsqueeze(2))  # B×G×D×Q
-        to_patches = to_vectors = None
-        if ctx.needs_input_grad[0]:
-            index = locations.unsqueeze(2).expand_as(flow)
-            to_patches = torch.zeros_like(patches).scatter_add_(3, index, flow)
-        if ctx.needs_input_grad[1]:
-            to_vectors = flow.sum(0).neg_()
+        to_patches = torch.zeros_like(patches) if ctx.needs_input_grad[0] else None
+        to_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[1] else None
+        for rows in _in_chunks(len(patches), vectors.numel()):
+            flow = (_at(patches[rows], locations[rows]) - vectors).mul_(2 * grad[rows].unsqueeze(2))  # …×G×D×Q
+            if to_patches is not None:
+                index = locations[rows].unsqueeze(2).expand_as(flow)
+                to_patches[rows].scatter_add_(3, index, flow)
+            if to_vectors is not None:
+                to_vectors.sub_(flow.sum(0))
         return to_patches, to_vectors, None
+
+
+def _in_chunks(images: int, each: int) -> list[slice]:
+    """The images in pieces of which each holds so many numbers that a piece stays within `_CHUNK_ELEMENTS`."""
+    step = max(1, _CHUNK_ELEMENTS // max(1, each))
+    return [slice(start, start + step) for start in range(0, max(images, 1), step)]
 
 
 def _at(patches: Tensor, locations: Tensor) -> Tensor:
@@ -64,14 +76,13 @@ def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None =
     """
     patches, vectors = _precise(patches.detach()), _precise(vectors.detach())
     batch, groups, _, places = patches.shape
-    step = max(1, _CHUNK_ELEMENTS // max(1, groups * places * vectors.shape[2]))
     found = []
-    for start in range(0, batch, step):
-        chunk = patches[start : start + step]
+    for rows in _in_chunks(batch, groups * places * vectors.shape[2]):
+        chunk = patches[rows]
         # d² = ‖z‖² − 2z·p + ‖p‖²; the last term is the same everywhere, so the minimum does not need it.
         partial = torch.matmul(chunk.transpose(2, 3), vectors * -2).add_(chunk.square().sum(2).unsqueeze(3))  # …×L×Q
         if allowed is not None:
-            partial.masked_fill_(~allowed[start : start + step, None, :, None], torch.inf)
+            partial.masked_fill_(~allowed[rows, None, :, None], torch.inf)
         found.append(partial.argmin(2))
     return torch.cat(found)
 
@@ -90,11 +101,16 @@ def class_table(membership: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
     membership: bool P×C, kept: bool P. A class need not have as many prototypes as another, and classes may share them.
     """
-    most = int(membership.sum(0).max()) if len(membership) else 0
-    # Sorting ¬membership puts the own ones first, in their order.
-    order = (~membership.T).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
-    own = membership.T.gather(1, order)
-    return torch.where(own, order, 0), own & kept[order]
+    prototypes, classes = membership.nonzero(as_tuple=True)
+    order = classes.argsort(stable=True)  # by class, and within one in the order of the prototypes
+    prototypes, classes = prototypes[order], classes[order]
+    sizes = classes.bincount(minlength=membership.shape[1])
+    column = torch.arange(len(classes), device=classes.device) - (sizes.cumsum(0) - sizes)[classes]
+    shape = membership.shape[1], int(sizes.max()) if len(classes) else 0
+    table = prototypes.new_zeros(shape)
+    own = torch.zeros(shape, dtype=torch.bool, device=membership.device)
+    table[classes, column], own[classes, column] = prototypes, True
+    return table, own & kept[table]
 
 
 _Method = TypeVar("_Method", bound=Callable)

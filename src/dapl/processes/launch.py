@@ -67,6 +67,13 @@ def launch(config: Config, function: Callable[..., Any], *arguments: Any) -> Any
         if message is None:
             raise
         raise DaplError(message) from error
+    except RuntimeError as error:
+        if processes.world_size == 1 or not _lost_another(error):
+            raise
+        raise DaplError(
+            "another process of this run has ended or cannot be reached any more, so this one ends too; start all of "
+            "them again with `dapl train --resume RUN`, which goes on from the last checkpoint."
+        ) from error
 
 
 def _in_sentences(processes: Processes, function: Callable[..., Any], config: Config, *arguments: Any) -> Any:
@@ -77,3 +84,11 @@ def _in_sentences(processes: Processes, function: Callable[..., Any], config: Co
         raise  # of standard output: whoever read it has seen enough
     except OSError as error:
         raise DaplError(said_by_system(error)) from error
+
+
+def _lost_another(error: RuntimeError) -> bool:
+    """Whether this is how torch's communication says that a peer has gone; gloo has no exception of its own."""
+    if isinstance(error, torch.distributed.DistBackendError):
+        return True
+    words = ("closed by peer", "reset by peer", "Broken pipe", "Socket closed", "Socket Timeout", "Timed out waiting")
+    return any(word in str(error) for word in words)

@@ -6,7 +6,7 @@ The other stages have files of their own: `projection`, and `pruning` with mergi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -23,6 +23,8 @@ from dapl.processes.sharing import own_batches, sum_rows
 from dapl.training import losses
 
 Terms = dict[str, float]
+Scores = Callable[[Sequence[Tensor]], Iterable[Tensor]]
+"""Scores of images in batches: from B indices each to tensors B×P."""
 
 
 def make_optimizer(model: PrototypeModel, stage: GradientStage) -> torch.optim.Adam:
@@ -155,26 +157,54 @@ def all_scores(
     return sum_rows(table, processes)
 
 
+def of_table(scores: Tensor) -> Scores:
+    """The rows of a table n×P that is at hand."""
+    return lambda order: (scores[indices.to(scores.device)] for indices in order)
+
+
+def streamed_scores(model: PrototypeModel, source: BatchSource, processes: Processes) -> Scores:
+    """The scores of all images as `all_scores` gives them, computed when they are wanted: memory for one batch.
+
+    The rows of a batch are shared out among the processes, and each of them gets all.
+    """
+
+    def batches(order: Sequence[Tensor]) -> Iterator[Tensor]:
+        model.eval()
+        rank, world = processes.global_rank, processes.world_size
+        for indices, batch in zip(order, source.batches(shares(order, rank, world)), strict=True):
+            table = torch.zeros(len(indices), model.score_count)
+            if rank < len(indices):  # else the process has borrowed an image that another one looks at
+                with torch.no_grad(), processes.autocast():
+                    table[rank::world] = run_model(model, batch.to(processes.device)).scores.float().cpu()
+            yield sum_rows(table, processes)
+
+    return batches
+
+
 def last_layer(
     model: PrototypeModel,
-    scores: Tensor,
+    scores: Tensor | Scores,
     labels: Tensor,
     stage: LastLayerStage,
     position: Sequence[int | str],
     after_epoch: Callable[[int, Terms], None],
 ) -> None:
-    """Cross-entropy + λ·Σ|w| on cached scores: a step is a small matrix product, whatever the size of the images."""
+    """Cross-entropy + λ·Σ|w| on scores. With a table of all of them, n×P, a step is a small matrix product, whatever
+    the size of the images; where that is too large, `streamed_scores` computes them in every epoch.
+    """
     classifier = model.components()["classifier"]
     model.requires_grad_(False)
     classifier.requires_grad_(True)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=stage.learning_rate)
     device = next(classifier.parameters()).device
-    scores, labels = scores.to(device), labels.to(device)
+    labels = labels.to(device)
+    read = of_table(scores.to(device)) if isinstance(scores, Tensor) else scores
     for epoch in range(stage.epochs):
         sums = torch.zeros(2, dtype=torch.double)
-        for indices in shuffled(len(scores), stage.batch_size, derive_seed(*position, epoch, "order")):
+        order = shuffled(len(labels), stage.batch_size, derive_seed(*position, epoch, "order"))
+        for indices, picked in zip(order, read(order), strict=True):
             rows = indices.to(device)
-            logits = model.classify(scores[rows])
+            logits = model.classify(picked.to(device))
             loss = losses.cross_entropy(logits, labels[rows])
             penalty = losses.l1(model.penalised_weights())
             optimizer.zero_grad(set_to_none=True)
@@ -182,7 +212,7 @@ def last_layer(
             optimizer.step()
             right = (logits.argmax(1) == labels[rows]).sum()
             sums += torch.stack([loss.detach() * len(rows), right]).cpu()
-        means = (sums / len(scores)).tolist()
+        means = (sums / len(labels)).tolist()
         if not math.isfinite(means[0]):
             raise DaplError(f"last_layer, epoch {epoch + 1}: the loss is not finite; lower its learning_rate.")
         if error := burst(f"last_layer, epoch {epoch + 1}", means[0], logits.shape[1]):

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from dapl.batches.room import GB
 from dapl.batches.run_data import RunData, Split
-from dapl.batches.sources import Batch, in_order
+from dapl.batches.sources import Batch, in_order, run_model
 from dapl.common.errors import BrokenError, DaplError
 from dapl.common.files import expand_path, refusing, write_json
 from dapl.common.progress import Reporter
@@ -24,7 +26,7 @@ from dapl.models.build import build_model
 from dapl.models.protopnet import ProtoPNet
 from dapl.models.weight_sources import SOURCES
 from dapl.processes.interface import Processes
-from dapl.processes.sharing import own_batches
+from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import (
     Checkpoint,
     Position,
@@ -37,9 +39,8 @@ from dapl.runs.checkpoint import (
 from dapl.runs.records import fresh_records, records_to_json
 from dapl.runs.run import Run
 from dapl.runs.schemas import CheckpointFacts
-from dapl.training import losses
 from dapl.training.loggers import open_logger
-from dapl.training.stages import Terms, all_scores
+from dapl.training.stages import Scores, Terms, all_scores, of_table, streamed_scores
 
 
 class RunState:
@@ -103,9 +104,27 @@ class RunState:
         frozen = not any(p.requires_grad for p in self.model.extractor.parameters())
         # While the backbone learns, its features are worth nothing after this one look at them.
         source = self.run_data.source("validation", self.model) if frozen else self.run_data.images("validation")
-        scores = all_scores(self.model, source, self._order(len(source)), self.processes, lambda count: None)
-        with torch.no_grad():
-            return judge(self.model.classify(scores.to(self.processes.device)).cpu(), source.labels)
+        found = torch.zeros(len(source), 2)
+        self.model.eval()
+        for batch in source.batches(own_batches(self._order(len(source)), self.processes)):
+            with torch.no_grad():
+                with self.processes.autocast():
+                    scores = run_model(self.model, batch.to(self.processes.device)).scores.float()
+                found[batch.indices] = judge_images(self.model.classify(scores).cpu(), batch.labels.cpu())
+        return judged(sum_rows(found, self.processes))
+
+    def _scores_to_read(self, split: Split) -> tuple[Scores, Tensor]:
+        """Scores of the split in batches, from a table where that is not too large, and the labels."""
+        source = self.run_data.source(split, self.model)
+        size = len(source) * self.model.score_count * 4 / GB
+        if size <= self.config.cache.scores_gb:
+            scores, labels = self._scores(split)
+            return of_table(scores), labels
+        self.reporter.line(
+            f"  scores of {split}: {size:.1f} GB are more than cache.scores_gb, {self.config.cache.scores_gb:g}, so "
+            "every epoch computes them anew"
+        )
+        return streamed_scores(self.model, source, self.processes), source.labels
 
     def _after_epoch(
         self,
@@ -269,12 +288,15 @@ does not have; restore it from a copy, or train anew.
         )
 
 
-def judge(logits: Tensor, labels: Tensor) -> Terms:
-    """Accuracy and cross-entropy of n×C logits."""
-    return {
-        "accuracy": float((logits.argmax(1) == labels).double().mean()),
-        "cross_entropy": losses.cross_entropy(logits.detach(), labels).item(),
-    }
+def judge_images(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of each image whether the label is right, and its cross-entropy: B×2 of B×C logits."""
+    return torch.stack([(logits.argmax(1) == labels).float(), F.cross_entropy(logits, labels, reduction="none")], dim=1)
+
+
+def judged(images: Tensor) -> Terms:
+    """Accuracy and cross-entropy of what `judge_images` gave for all images, n×2."""
+    right, cross_entropy = images.double().mean(0).tolist()
+    return {"accuracy": right, "cross_entropy": cross_entropy}
 
 
 def _check_data(config: Config, run_data: RunData) -> None:

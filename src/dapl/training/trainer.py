@@ -50,7 +50,7 @@ from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection, set_to_class_means
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
 from dapl.training.stages import FitEpoch, Terms, burst, last_layer, make_optimizer, not_finite
-from dapl.training.state import RunState, judge
+from dapl.training.state import RunState, judge_images, judged
 
 
 def train(config: Config, out: Path, resume: bool = False, quiet: bool = False, splits: Splits | None = None) -> Run:
@@ -220,12 +220,13 @@ class Trainer(RunState):
 
     def _validate_locating(self, stage: LocateStage, objective: LocateObjective) -> Terms:
         source = self._to_locate(stage, "validation")
-        logits = torch.zeros(len(source), len(self.classes))
+        found = torch.zeros(len(source), 2)
         self.model.eval()
         for batch in source.batches(own_batches(self._order(len(source)), self.processes)):
             with torch.no_grad(), self.processes.autocast():
-                logits[batch.indices] = objective.logits(batch.to(self.processes.device)).float().cpu()
-        return judge(sum_rows(logits, self.processes), source.labels)
+                logits = objective.logits(batch.to(self.processes.device)).float().cpu()
+            found[batch.indices] = judge_images(logits, batch.labels.cpu())
+        return judged(sum_rows(found, self.processes))
 
     def _project(self, stage: ProjectStage) -> dict[str, Any]:
         if stage.nearest_to == "class_mean":
@@ -245,13 +246,19 @@ class Trainer(RunState):
 
     def _last_layer(self, number: int, stage: LastLayerStage, before: int = 0) -> None:
         """``before``: epochs of the stage that are already in the log."""
-        scores, labels = self._scores("train")
-        held_out, held_out_labels = self._scores("validation")
+        scores, labels = self._scores_to_read("train")
+        held_out, held_out_labels = self._scores_to_read("validation")
+        order = self._order(len(held_out_labels))
         best_state = None
 
         def after_epoch(epoch: int, means: Terms) -> None:
             nonlocal best_state
-            validation = judge(self.model.classify(held_out.to(self.processes.device)).cpu(), held_out_labels)
+            with torch.no_grad():
+                found = [
+                    judge_images(self.model.classify(rows.to(self.processes.device)).cpu(), held_out_labels[indices])
+                    for indices, rows in zip(order, held_out(order), strict=True)
+                ]
+            validation = judged(torch.cat(found))
             self._after_epoch(number, stage, before + epoch, means, validation)
             if self._is_best(validation):
                 best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}

@@ -1,0 +1,120 @@
+"""Two hosts with addresses of their own, as network namespaces: torchrun over them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dapl.common.errors import DaplError
+from dapl.config import Config, dump_config
+from dapl.evaluation import evaluate
+from dapl.processes import launch as launching
+from dapl.processes.interface import SingleProcess
+from dapl.runs.run import Run
+from dapl.training.trainer import train
+
+# First what leaves the weights as they are, so that projection, last layer and pruning see the same in one process and
+# in two; then a stage that learns. Through random weights rounding grows with every step of Adam: of that stage the
+# first epoch is compared.
+SCHEDULE = [
+    {"stage": "warm_up", "epochs": 1, "batch_size": 8, "learning_rates": {"prototypes": 1e-12}},
+    {"stage": "project"},
+    {"stage": "last_layer", "epochs": 3},
+    {"stage": "prune"},
+    {"stage": "warm_up", "epochs": 12, "batch_size": 8},
+]
+FIRST_HOST = "10.213.7.1"
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[tuple[str, str]]]:
+    """(namespace, name of its interface) of two hosts that reach each other and nothing else."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and the command ip (apt-get install iproute2)")
+    names = [(f"dapl{os.getpid()}{letter}", f"dapl{letter}{os.getpid() % 100000}") for letter in "ab"]
+    try:
+        for name, _ in names:
+            _ip("netns", "add", name)
+        (one, first), (other, second) = names
+        _ip("link", "add", first, "netns", one, "type", "veth", "peer", "name", second, "netns", other)
+        for number, (name, interface) in enumerate(names, 1):
+            _ip("-n", name, "addr", "add", f"10.213.7.{number}/24", "dev", interface)
+            _ip("-n", name, "link", "set", interface, "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    except OSError as error:
+        pytest.skip(f"this machine makes no network namespaces: {error}")
+    finally:
+        for name, _ in names:
+            inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+            for process in inside.stdout.split():  # of a test that has failed
+                os.kill(int(process), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _start(hosts: list[tuple[str, str]], folder: Path, port: int, *words: str) -> list[subprocess.Popen]:
+    """``dapl train …`` by torchrun on both hosts; what they say goes to files."""
+    started = []
+    for rank, (name, interface) in enumerate(hosts):
+        torchrun = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(rank))
+        where = ("--master-addr", FIRST_HOST, "--master-port", str(port))
+        command = ["ip", "netns", "exec", name, sys.executable, *torchrun, *where, "-m", "dapl", "train", *words]
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
+        said = (folder / f"{port}-{rank}.txt").open("w")
+        started.append(
+            subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True, text=True)
+        )
+    return started
+
+
+@pytest.mark.slow
+def test_two_hosts(hosts: list[tuple[str, str]], configured: Callable[..., Config], tmp_path: Path) -> None:
+    """Training, projection, pruning and evaluation give the numbers of one process."""
+    config = configured({"schedule": SCHEDULE, "runtime.nodes": 2})
+    path = tmp_path / "hosts.yaml"
+    path.write_text(dump_config(config))
+
+    whole = Run(tmp_path / "whole")
+    for process in _start(hosts, tmp_path, 29517, str(path), "--out", str(whole.folder)):
+        assert process.wait(600) == 0, (tmp_path / "29517-0.txt").read_text()[-3000:]
+    alone = train(configured({"schedule": SCHEDULE}), tmp_path / "alone", quiet=True)
+    for one, two in zip(alone.read_prototypes(), whole.read_prototypes(), strict=True):
+        for name in ("image", "location", "box", "kept", "reason", "grounded"):
+            assert one[name] == two[name], name
+    epochs = [[entry for entry in run.logged() if entry["event"] == "epoch"] for run in (alone, whole)]
+    for one, two in zip(epochs[0][:5], epochs[1][:5], strict=True):  # up to the first epoch of the stage that learns
+        assert two["train"] == pytest.approx(one["train"], rel=1e-4), one["stage"]
+    measured = json.loads(whole.evaluation_file.read_text())["numbers"]
+    again = evaluate(whole.folder, config=whole.config({"runtime.nodes": 1}), chance=False, quiet=True, files=False)
+    for name, number in again.to_json()["numbers"].items():
+        assert measured[name]["value"] == number["value"], f"{name}: one process measures the same model"
+
+
+def test_only_a_lost_peer_is_put_into_that_sentence(
+    configured: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Two(SingleProcess):
+        world_size = 2
+
+    def fails(processes: SingleProcess, config: Config, text: str) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(launching, "make_processes", lambda config: Two())
+    with pytest.raises(DaplError, match="another process of this run has ended"):
+        launching.launch(configured(), fails, "[pair.cc:534] Connection closed by peer [10.0.0.2]:22816")
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        launching.launch(configured(), fails, "shapes differ")
