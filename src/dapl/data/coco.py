@@ -191,7 +191,7 @@ def _wrong_image(image: Json, before: dict[Any, Json]) -> str | None:
 
 def _area(annotation: Json) -> float:
     area = annotation.get("area")
-    if type(area) in (int, float) and 0 < area <= _LARGEST**2:  # false for nan as well
+    if isinstance(area, int | float) and not isinstance(area, bool) and 0 < area <= _LARGEST**2:  # false for nan too
         return float(area)
     box = _box(annotation)
     return 0.0 if box is None else (box[2] - box[0]) * (box[3] - box[1])

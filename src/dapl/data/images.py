@@ -159,7 +159,7 @@ def _decode(path: Path | Encoded, max_pixels: int) -> Image.Image:
         raise _corrupt(path, error) from error
 
 
-def _corrupt(path: Path, error: Exception) -> DaplError:
+def _corrupt(path: Path | Encoded, error: Exception) -> DaplError:
     reason = str(error)[:200]
     return DaplError(
         f"{path}: the image is corrupt or truncated ({reason}); replace it or take it out of the data set."

@@ -6,6 +6,7 @@ that hides them, or with kernels for matrix tiles (AMX) that the system has not 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -63,6 +64,7 @@ def _signal_that_ended(
     child = os.fork()
     if child == 0:
         try:
+            faulthandler.disable()  # the child may die here: that is the answer, and no news
             os.environ |= environment or {}
             torch.set_num_threads(1)  # threads of the parent do not exist here, and would be waited for
             exercise()
