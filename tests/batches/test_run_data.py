@@ -186,7 +186,7 @@ def no_cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         (tmp_path / "file").write_text("not a folder")
         return tmp_path / "file" / "cache"
     disk = request.getfixturevalue("disk")
-    return disk.full(left=100_000) if request.param == "a full disk" else disk.read_only()
+    return disk.full(left=16_000) if request.param == "a full disk" else disk.read_only()
 
 
 @pytest.mark.parametrize("overrides", [{}, {"cache.pixels": False}], ids=["pixels", "features"])
@@ -209,7 +209,9 @@ def test_without_a_cache_that_can_be_written_the_run_goes_on_with_the_same_numbe
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"cache.folder: {no_cache} cannot be written (")
     assert "going on without this cache" in line
-    assert not no_cache.is_dir() or [path.name for path in no_cache.iterdir()] in ([], ["filling"])
+    left = [path.name for path in no_cache.iterdir()] if no_cache.is_dir() else []
+    # Nothing half-written, and no pixels; what is smaller than they are may fit.
+    assert not [name for name in left if name.endswith(".tmp") or "-images" in name]
 
 
 def test_the_cache_folder_may_name_variables(
