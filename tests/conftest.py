@@ -177,7 +177,6 @@ TINY_SYSTEMS: dict[str, dict[str, Any]] = {
         "loss.contrast.weight": 0.0,
         "schedule": [
             {"stage": "locate", "epochs": 2, "batch_size": 8},
-            {"stage": "discriminate"},
             {"stage": "project", "nearest_to": "class_mean"},
             _WARM_UP | {"pointers": True, "learning_rates": {"layers": 1e-3, "prototypes": 1e-3}},
             _LAST_LAYER,

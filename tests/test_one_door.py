@@ -23,6 +23,9 @@ MAKING = {"mkdir", "makedirs"}
 SAVING = {"np.save", "np.savez", "torch.save", "save_file", ".save_file", "os.truncate"}
 
 REASONS: dict[tuple[str, str], str] = {
+    ("batches/compact.py", "open"): "into files of `replacing`",
+    ("batches/compact.py", "np.save"): "the same",
+    ("batches/room.py", "unlink"): "caches that gave way to others",
     ("serve/access.py", "open"): "the access log, to which a line is added per request",
     ("training/loggers.py", "mkdir"): "folders that the loggers of other packages write into",
     ("training/loggers.py", "write_text"): "which run of a logger of another package this is",
@@ -183,6 +186,7 @@ def test_nothing_but_the_door_turns_the_text_of_a_file_into_json() -> None:
         "training/loggers.py": "what a logger of another package wrote",
         "experiments/sweep_study.py": "values of a trial in the study's database",
         "experiments/comparison.py": "a config that pydantic wrote",
+        "data/shards.py": "annotations of the user, which have errors of their own",
         "data/coco.py": "annotations of the user, which have errors of their own",
         "data/faceforensics_files.py": "prepared data, which has errors of its own",
         "prepare/faceforensics_video.py": "prepared data, which has errors of its own",

@@ -136,7 +136,7 @@ def test_an_interrupted_pass_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         write_features(tmp_path, "key", compute)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["CACHEDIR.TAG"]
 
 
 def test_the_digest_names_the_weights(model: PrototypeModel) -> None:

@@ -168,7 +168,7 @@ def test_what_would_be_other_numbers_is_measured_again(run: Run, monkeypatch: py
 
 
 def test_an_unfinished_run_has_no_numbers(tmp_path: Path) -> None:
-    with pytest.raises(DaplError, match="no such checkpoint"):
+    with pytest.raises(DaplError, match=r"config\.yaml: no such file"):
         measured(Run(tmp_path), "validation")
     with pytest.raises(DaplError, match="did you mean 'validation'"):
         measured(Run(tmp_path), "validaton")  # type: ignore[arg-type]

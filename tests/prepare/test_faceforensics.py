@@ -316,7 +316,6 @@ def test_two_at_once_are_refused(root: Path, tmp_path: Path, capsys: pytest.Capt
         (("--frames", "0"), "--frames: 0 is too small; give 1 or more"),
         (("--size", "8"), "--size: 8 is too small; give 32 or more"),
         (("--margin", "-1"), "--margin: -1.0 is too small"),
-        (("--margin", "nan"), "--margin: nan is too small"),
         (("--workers", "0"), "--workers: 0 is too small"),
         (("--sam-model", "folder"), "--sam-model: only for --refine sam"),
         (("--methods", "Deepfake"), "did you mean 'Deepfakes'"),
@@ -328,6 +327,13 @@ def test_bad_options(root: Path, tmp_path: Path, capsys, options: tuple[str, ...
     assert prepare(root, tmp_path / "out", *options) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "manifest.jsonl").exists()
+
+
+def test_a_margin_that_is_no_number(root: Path, tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:  # by the parser, before the command begins
+        prepare(root, tmp_path / "out", "--margin", "nan")
+    assert ended.value.code == 2
+    assert "argument --margin: is nan; give a number" in capsys.readouterr().err
 
 
 def test_a_bad_model_in_a_worker_reaches_the_user(root: Path, tmp_path: Path, capsys) -> None:

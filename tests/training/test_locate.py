@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dapl.batches.sources import Batch
-from dapl.config import Config, LossConfig
+from dapl.config import Config, DiscriminateStage, LossConfig
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.models import Parts, create_backbone
@@ -147,6 +147,8 @@ def test_the_prototypes_are_training_crops_in_the_end(trained: Callable[[str], P
 
 def test_a_run_that_was_cut_short_while_locating_goes_on(configured: Callable[..., Config], tmp_path: Path) -> None:
     config = configured(TINY_RUN | TINY_SYSTEMS["parts"] | {"model.system": "parts"})
+    located, *others = config.schedule
+    config = config.model_copy(update={"schedule": [located, DiscriminateStage(), *others]})
     whole = train(config, tmp_path / "whole", quiet=True)
     first = config.model_copy(update={"schedule": config.schedule[:1]})
     train(first, tmp_path / "cut", quiet=True)

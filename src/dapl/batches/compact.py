@@ -13,7 +13,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dapl.batches.cache import AnnotationReader, open_array, pixels_key, plain, read_batches, write_annotations
+from dapl.batches.cache import (
+    AnnotationReader,
+    flush,
+    new_array,
+    open_array,
+    pixels_key,
+    plain,
+    read_batches,
+    write_annotations,
+)
 from dapl.common.files import replacing
 from dapl.data.sample import Dataset
 from dapl.data.transforms import Fit, fit
@@ -95,7 +104,7 @@ def _write(dataset: Dataset, size: int, how: Fit, folder: Path, workers: int, ad
         temporary = [stack.enter_context(replacing(file)) for file in files]
         stream = stack.enter_context(temporary[0].open("wb"))
         shape = (len(dataset), size, -(-size // 8))
-        packed = np.lib.format.open_memmap(temporary[2], "w+", np.uint8, shape) if dataset.has_masks else None
+        packed = new_array(temporary[2], np.uint8, shape) if dataset.has_masks else None
 
         def annotations() -> Iterator[Sequence[Tensor]]:
             row = 0
@@ -108,8 +117,7 @@ def _write(dataset: Dataset, size: int, how: Fit, folder: Path, workers: int, ad
                 yield rest
 
         write_annotations(folder, key, len(dataset), annotations())
-        if packed is not None:
-            packed.flush()
+        flush(packed)
         with temporary[1].open("wb") as file:  # given a path, numpy would add .npy to it
             np.save(file, ends)
 
