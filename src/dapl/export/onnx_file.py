@@ -10,7 +10,7 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -73,6 +73,9 @@ LIMIT = 1e-4
 """Largest difference between ONNX Runtime and PyTorch that is let through, of any logit, score or cell of a map."""
 LARGE = 10.0
 """A value beyond may differ by as much more as it is larger: a logit of −1,000 has no more than six digits in float."""
+SINGLE = 2.0
+"""Where PyTorch itself is further off in single precision, the file may be off by so many times that, up to 10·LIMIT:
+layers that tell classes apart by little (`discriminate`) enlarge what single precision loses before them."""
 BATCHES = (1, 2, 5)
 """Sizes that are compared; a graph that took a batch size for a constant fails on one of them."""
 OPSET = 20
@@ -152,24 +155,33 @@ def compare(path: Path, model: PrototypeModel, images: Tensor) -> dict[str, floa
 
     images: uint8 n×3×S×S.
     """
-    session, model = open_session(path), exact(model)
-    dtype = next(model.parameters()).dtype
+    session, twin = open_session(path), exact(model)
+    dtype = next(twin.parameters()).dtype
     names = [output.name for output in session.get_outputs()]
-    found, excess = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
-    for batch in _batches(images):
-        pixels = batch.float() / 255
-        given = _answers(session, names, pixels.numpy())
-        for name, values in reference(model, pixels.to(dtype)).items():
-            differences = _differences(np.asarray(given[names.index(name)]), values.numpy())
-            found[name] = max(found[name], differences[0])
-            excess[name] = max(excess[name], differences[1])
-    wrong = [f"{name} by {found[name]:.1e}" for name, value in excess.items() if not value <= LIMIT]
+
+    def differences(answer: Callable[[Tensor], dict[str, np.ndarray]]) -> dict[str, tuple[float, float]]:
+        """The largest of each output and of what counts of it, over all images."""
+        found = dict.fromkeys(names, (0.0, 0.0))
+        for batch in _batches(images):
+            pixels = batch.float() / 255
+            given = answer(pixels)
+            for name, values in reference(twin, pixels.to(dtype)).items():
+                pair = _differences(given[name], values.numpy())
+                found[name] = max(found[name][0], pair[0]), max(found[name][1], pair[1])
+        return found
+
+    found = differences(lambda pixels: dict(zip(names, _answers(session, names, pixels.numpy()), strict=True)))
+    allowed = dict.fromkeys(names, LIMIT)
+    if any(not excess <= LIMIT for _, excess in found.values()):
+        single = differences(lambda pixels: {name: one.numpy() for name, one in reference(model, pixels).items()})
+        allowed = {name: max(LIMIT, min(SINGLE * excess, 10 * LIMIT)) for name, (_, excess) in single.items()}
+    wrong = [f"{name} by {most:.1e}" for name, (most, excess) in found.items() if not excess <= allowed[name]]
     if wrong:
         raise DaplError(
             f"ONNX Runtime and PyTorch differ on images of the run's data: {', '.join(wrong)}, where {LIMIT:g} is "
             "allowed. The file was not kept; export with --format hub, or report the backbone and the versions."
         )
-    return found
+    return {name: most for name, (most, _) in found.items()}
 
 
 def _answers(session: onnxruntime.InferenceSession, names: list[str], images: np.ndarray) -> list[Any]:
