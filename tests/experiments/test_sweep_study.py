@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import signal
@@ -104,6 +105,30 @@ def test_a_process_that_was_only_silent_finds_its_point_taken(tmp_path: Path) ->
     assert "late" not in [measured["n"] for _, _, measured in second.finished()]
     first.fail(claimed[0], "too late as well")
     assert second.failures() == []
+
+
+@pytest.mark.parametrize("moment", ["record_heartbeat", "set_trial_user_attr"])
+def test_a_machine_that_sleeps_while_it_takes_a_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Another machine of the database, with a lock of its own, closes the trial in the middle of the taking."""
+    first, second = opened(tmp_path, GRID), opened(tmp_path, GRID)
+    second._lock = contextlib.nullcontext
+    original, asked, slept = getattr(first.storage, moment), first.study.ask, []
+
+    def sleep(*words: object, **named: object) -> object:
+        if slept == ["asked"]:
+            slept.append("slept")
+            die(first, "trials", "datetime_start")
+            die(first)
+            work(second)
+        return original(*words, **named)
+
+    monkeypatch.setattr(first.study, "ask", lambda: slept.append("asked") or asked())
+    monkeypatch.setattr(first.storage, moment, sleep)
+    assert work(first) == []
+    assert slept[:2] == ["asked", "slept"]
+    assert second.counts() == (6, 0)
 
 
 def test_what_was_interrupted_is_given_back_at_once(tmp_path: Path) -> None:

@@ -90,12 +90,14 @@ class PanelStudy:
             while self._all(TrialState.WAITING) or self._may_draw():
                 with _without_warnings():
                     trial = self.study.ask()
-                self.storage.record_heartbeat(trial._trial_id)
-                trial.set_user_attr("heard", True)
-                values = self._values(trial)
-                if values is not None:
-                    return trial, values
-                self.study.tell(trial, state=TrialState.FAIL)
+                # Another machine closes the trial where this one was silent since it asked, asleep say.
+                with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                    self.storage.record_heartbeat(trial._trial_id)
+                    trial.set_user_attr("heard", True)
+                    values = self._values(trial)
+                    if values is not None:
+                        return trial, values
+                self.give_back(trial)
         return None
 
     def _values(self, trial: optuna.Trial) -> Values | None:
