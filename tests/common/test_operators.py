@@ -50,12 +50,19 @@ from torchvision.ops.roi_align import is_compile_supported
 from torchvision.transforms import v2
 image = v2.functional.resize(tv_tensors.Image(torch.zeros(3, 8, 8)), [4, 4])
 timm.create_model("resnet10t").eval()(torch.zeros(1, 3, 32, 32))
-print(type(image).__name__, "torch._dynamo" in sys.modules, "sympy" in sys.modules)
+print(type(image).__name__, "torch._dynamo" in sys.modules, "sympy" in sys.modules, "wandb" in sys.modules)
 print(is_compile_supported("cpu"), sys.modules["torch._dynamo"] is torch._dynamo, hasattr(torch._dynamo, "optimize"))
 image = v2.functional.resize(image, [2, 2])
 print(type(image).__name__, torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item())
 """
-    assert run(code).splitlines() == ["Image False False", "True True True", "Image 2.0"]
+    assert run(code).splitlines() == ["Image False False False", "True True True", "Image 2.0"]
+
+
+def test_what_timm_takes_of_wandb_is_the_real_thing() -> None:
+    wandb = pytest.importorskip("wandb")
+    from dapl.common.operators import timm
+
+    assert timm.utils.summary.wandb.init is wandb.init
 
 
 def test_a_torch_that_keeps_the_compiler_elsewhere_loads_it_at_once() -> None:

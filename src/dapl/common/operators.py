@@ -7,8 +7,9 @@ implementations for ``torchvision::nms`` and ``torchvision::qnms`` at import. Wh
 call neither operator. What is missing is known only after torchvision has loaded what it can, so that comes first.
 
 It must load quickly, and timm too: both import torch's compiler for one function, which takes longer than the two of
-them together and which is called only where something is compiled. Here that import waits for the first call; timm is
-taken from here (``from dapl.common.operators import timm``), and loaded when the first module asks for it.
+them together and which is called only where something is compiled; and timm imports wandb, where that is installed,
+for a function that nobody here calls. Here these imports wait for the first use; timm is taken from here
+(``from dapl.common.operators import timm``), and loaded when the first module asks for it.
 """
 
 import importlib
@@ -78,7 +79,7 @@ class _Postponed(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
-            for module in _COMPILER:
+            for module in _COMPILER if self.__name__ in _COMPILER else (self.__name__,):
                 del sys.modules[module]
         return getattr(importlib.import_module(self.__name__), name)
 
@@ -113,6 +114,19 @@ def _postponed_compiler() -> Iterator[None]:
                 del sys.modules[module.__name__]
 
 
+@contextmanager
+def _postponed_wandb() -> Iterator[None]:
+    if "wandb" in sys.modules or importlib.util.find_spec("wandb") is None:
+        yield
+        return
+    sys.modules["wandb"] = package = _Postponed("wandb")
+    try:
+        yield
+    finally:
+        if sys.modules.get("wandb") is package:
+            del sys.modules["wandb"]
+
+
 ensure_operators()
 with _postponed_compiler():
     import torchvision.transforms.v2  # noqa: F401  (with tv_tensors, which takes it too)
@@ -121,5 +135,5 @@ with _postponed_compiler():
 def __getattr__(name: str) -> Any:
     if name != "timm":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _postponed_compiler():
+    with _postponed_compiler(), _postponed_wandb():
         return importlib.import_module("timm")
