@@ -57,6 +57,7 @@ def test_what_the_page_reads_off_the_numbers_holds(script: ModuleType) -> None:
         return kept[system][explanation][score]["low"] > kept[system][other][score]["high"]
 
     both = ("completeness", "correctness")
+    assert all(above(system, "drops", "shuffled", score) for system in kept for score in both)
     own = {system for system in kept if "own" in kept[system]}
     assert own == {"dapl", "parts", "protopnet"}
     assert {system for system in own if all(above(system, "own", "shuffled", score) for score in both)} == {"parts"}

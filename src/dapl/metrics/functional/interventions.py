@@ -236,7 +236,7 @@ def target_sensitivity(first: Tensor, second: Tensor, of_first: Tensor, of_secon
 
     .. math:: \text{TS} = \tfrac12 [PI_a(A) > PI_b(A)] + \tfrac12 [PI_b(B) > PI_a(B)]
 
-    0.5 is chance; an explanation that is the same for every class gets 0.
+    Chance is 0.5 at most, less where ties are likely; an explanation that is the same for every class gets 0.
 
     Args:
         first: (…, K), importances for class a.
