@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,8 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from dapl.common.liveness import meanwhile
 
 CLASSES, SIDE, PER_SHARD = 10, 32, 10_000
 LIMIT_GB = 0.25
@@ -56,22 +57,17 @@ def draw_shards(folder: Path, images: int, seed: int = 0) -> None:
 @contextmanager
 def peak_memory(found: dict[str, Any]) -> Iterator[None]:
     """Looks at the memory of this process again and again; ``found["memory_gb"]`` is the most that was seen."""
-    done = threading.Event()
     most = [0]
 
     def look() -> None:
-        while not done.wait(0.02):
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("RssAnon"):
-                    most[0] = max(most[0], int(line.split()[1]))
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                most[0] = max(most[0], int(line.split()[1]))
 
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
     try:
-        yield
+        with meanwhile(look, 0.02):
+            yield
     finally:
-        done.set()
-        thread.join()
         found["memory_gb"] = most[0] / 2**20
 
 

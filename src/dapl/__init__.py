@@ -36,7 +36,7 @@ def load_config(path: str | Path | None = None, overrides: Mapping[str, Any] | N
     """
     from dapl.config import load_config as read
 
-    return read(None if path is None else Path(path), overrides)
+    return read(path, overrides)
 
 
 def train(

@@ -88,6 +88,7 @@ def test_the_table_of_all_of_cub_is_complete_on_both_kinds_of_features() -> None
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("")
     config = load_config(tmp_path / "run.yaml")
+    assert load_config(str(tmp_path / "run.yaml")) == config
     assert config == load_config() == parse_config({})
     assert isinstance(config.data, ToyBirdsData)
     assert isinstance(config.model, DaplModel)

@@ -61,6 +61,16 @@ def test_every_dependency_is_pinned() -> None:
     assert asked - pinned == {"dapl"}
 
 
+def test_every_dependency_is_imported() -> None:
+    """What somebody who installs the package must have is used by it; what tests and tools use is in the extras."""
+    imported = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        imported |= set(re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    modules = {"pyyaml": "yaml", "pillow": "PIL"}
+    asked = {modules.get(_name(line), _name(line).replace("-", "_")) for line in PROJECT["dependencies"]}
+    assert asked <= imported, asked - imported
+
+
 def _name(requirement: str) -> str:
     return re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-").replace(".", "-")
 

@@ -1,10 +1,13 @@
-"""Processes by name: which one this is, and whether another one still lives. For leftovers and locks."""
+"""Signs of life: which process this is, whether another one still lives, and what is done again and again meanwhile."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import platform
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -68,3 +71,29 @@ def _started(number: int) -> int:
 def _is_zombie(number: int) -> bool:
     """Dead, and not yet taken notice of by its parent."""
     return _fields(number)[:1] == ["Z"]
+
+
+@contextmanager
+def meanwhile(act: Callable[[], object], seconds: float) -> Iterator[None]:
+    """``act`` is called every so many seconds, in a thread of its own, until the block ends.
+
+    >>> seen = []
+    >>> with meanwhile(lambda: seen.append("alive"), 0.001):
+    ...     while not seen:
+    ...         pass
+    >>> seen[0]
+    'alive'
+    """
+    done = threading.Event()
+
+    def again_and_again() -> None:
+        while not done.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=again_and_again, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -81,9 +81,9 @@ _SHOWN_ERRORS = 20
 """More would scroll the first ones away, and take long where thousands of fields are unknown."""
 
 
-def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML file and lay dotted overrides over it, e.g. ``{"model.head_dim": 8}``."""
-    values: dict[str, Any] = {} if path is None else read_config_file(path)
+    values: dict[str, Any] = {} if path is None else read_config_file(Path(path))
     return parse_config(with_overrides(values, overrides or {}), source=str(path) if path is not None else "config")
 
 

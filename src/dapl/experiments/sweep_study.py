@@ -21,7 +21,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from dapl.common.errors import DaplError, WriteError
+from dapl.common.liveness import meanwhile
 from dapl.common.locks import locked
 from dapl.experiments.sweep_space import Choices, Dimension, Panel, SweepObjective, Values
 
@@ -157,22 +157,9 @@ class PanelStudy:
         """Seconds of silence after which a process counts as dead."""
         return self.storage.grace_period or 0
 
-    @contextmanager
-    def heartbeat(self, trial: optuna.Trial) -> Iterator[None]:
+    def heartbeat(self, trial: optuna.Trial) -> AbstractContextManager[None]:
         """Signs of life while a trial runs. `Study.optimize` would give them, but it takes points without the lock."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(self.storage.heartbeat_interval):
-                self.storage.record_heartbeat(trial._trial_id)
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+        return meanwhile(partial(self.storage.record_heartbeat, trial._trial_id), self.storage.heartbeat_interval or 1)
 
     # --- results ------------------------------------------------------------------------------------------------
 
