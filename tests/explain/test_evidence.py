@@ -206,7 +206,7 @@ def test_a_batch_is_its_images(model: PrototypeModel, images: Tensor) -> None:
 
 def test_a_shared_prototype_names_its_classes(images: Tensor) -> None:
     model = copy.deepcopy(_built("protopnet" if "protopnet" in EXPLAINABLE else "dapl"))
-    model.prototypes.membership[0, 2] = True
+    model.prototypes.add_classes(0, [2])
     found = explain(model, images[0], known(model), classes=[2], top=1000)
     row = next((row for row in found.classes[0].rows if row.prototype == 0), None)
     assert row is not None

@@ -119,7 +119,7 @@ def test_prototypes_of_a_class(with_prototypes: PrototypeModel) -> None:
     model = with_prototypes
     prototypes = model.prototypes
     prototypes.kept[1] = False
-    prototypes.membership[4] |= prototypes.membership[0]  # now of class 0 too, as after merging
+    prototypes.add_classes(4, [0])  # now of class 0 too, as after merging
     labels = torch.tensor([2, 0, 2])
     named, counts = model.prototypes_of(labels)
     assert counts.shape == named.shape
@@ -195,7 +195,7 @@ def test_maps_of_some_are_those_of_all(with_prototypes: PrototypeModel, images: 
 def test_state_round_trip(system: str, model: PrototypeModel, images: Tensor) -> None:
     if len(model.prototypes):
         model.prototypes.kept[2] = False
-        model.prototypes.membership[2, 3] = True
+        model.prototypes.add_classes(2, [3])
     other = build_model(small_config(system), C, seed=4).eval()
     assert not torch.equal(other(images).logits, model(images).logits)
     other.load_state_dict(model.state_dict())

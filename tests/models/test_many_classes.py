@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from benchmarks import many_classes
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dapl.models import Dapl, create_backbone
 from dapl.models import prototypes as module
@@ -56,10 +58,51 @@ def test_the_weights_of_some_classes_are_columns_of_all() -> None:
 
 def test_the_benchmark_of_many_classes_measures_what_it_says() -> None:
     """300 classes; 10,000 are for `python -m benchmarks.many_classes`, whose numbers are in docs/scale.md."""
-    benchmark = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "many_classes.py"))
-    found = {what: number for what, number, _, _ in benchmark["measure"](300)}
+    found = {what: number for what, number, _, _ in many_classes.measure(300)}
     assert found.keys() == {"step", "projection", "evaluation"}
-    assert (
-        found["projection"] == 2 * benchmark["BATCH"] * benchmark["HEADS"]
-    )  # each image is of a class of its own, whose prototypes it takes
+    # Each image is of a class of its own, whose prototypes it takes.
+    assert found["projection"] == 2 * many_classes.BATCH * many_classes.HEADS
     assert found["evaluation"] > 0.5  # a projected prototype is nowhere nearer than in the image that it was taken from
+
+
+class Largest(TorchDispatchMode):
+    """Sees the largest tensor that any operation gives."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = (one for one in tree_leaves(result) if isinstance(one, torch.Tensor))
+        self.numel = max([self.numel, *(one.untyped_storage().nbytes() for one in tensors)])
+        return result
+
+
+def test_no_tensor_grows_with_prototypes_times_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a step, a projection and an evaluation, and in what a checkpoint keeps: twice the classes, twice the size."""
+    monkeypatch.setattr(many_classes, "BATCH", 2)  # so that what grows with both would be the largest
+    monkeypatch.setattr(many_classes, "SIDE", 2)
+    largest = {}
+    for classes in (400, 800):
+        with Largest() as seen:
+            assert len(list(many_classes.measure(classes, batches=1))) == 3
+        largest[classes] = seen.numel
+    assert largest[800] <= 2.1 * largest[400]
+    backbone = create_backbone("test_efficientnet", weights="random")
+    sizes = []
+    for classes in (100, 200, 400):
+        model = Dapl(backbone, classes, heads=2, head_dim=4)
+        sizes.append(sum(tensor.nbytes for tensor in model.state_dict().values()))
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0]) > 0
+
+
+def test_a_file_with_a_matrix_of_all_prototypes_and_classes_is_read() -> None:
+    """As checkpoints had it before: P×C, of which a prototype may have several classes."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.rand(12, 4, generator=generator) < 0.4
+    layer = Prototypes(torch.eye(4, dtype=torch.bool).repeat_interleave(3, 0), groups=3, width=5)
+    state = {name: tensor for name, tensor in layer.state_dict().items() if name != "of_class"}
+    layer.load_state_dict(state | {"membership": matrix})
+    assert torch.equal(layer.membership, matrix)
+    assert torch.equal(Prototypes(matrix, groups=3, width=5).of_class, layer.of_class)
+    assert layer.classes_of() == [row.nonzero().flatten().tolist() for row in matrix]
+    assert torch.equal(layer.of_images(torch.tensor([3, 0])), matrix.T[[3, 0]])

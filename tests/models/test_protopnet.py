@@ -266,7 +266,8 @@ def recorded(dtype: torch.dtype) -> tuple[ProtoPNet, Tensor, Tensor]:
     content = json.loads(RECORDED.read_text(encoding="utf-8"))
     model = build().to(dtype)
     own, weights = model.state_dict(), content["weights"]
-    model.load_state_dict({name: torch.tensor(value, dtype=own[name].dtype) for name, value in weights.items()})
+    kinds = {name: own[name].dtype if name in own else torch.bool for name in weights}  # whose they are was a matrix
+    model.load_state_dict({name: torch.tensor(value, dtype=kinds[name]) for name, value in weights.items()})
     return model, *(torch.tensor(content[name], dtype=dtype) for name in ("features", "logits"))  # type: ignore
 
 

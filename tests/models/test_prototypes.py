@@ -299,7 +299,7 @@ def changed_kept(layer: Prototypes) -> None:
 
 
 def changed_membership(layer: Prototypes) -> None:
-    layer.membership[4] |= layer.membership[0]
+    layer.add_classes(4, *layer.classes_of([0]))
 
 
 def loaded(layer: Prototypes) -> None:

@@ -167,6 +167,31 @@ def test_its_own_checkpoint_fits(saved: Path, config: Config, model: PrototypeMo
     assert_same(other.state_dict(), model.state_dict())
 
 
+def test_a_checkpoint_of_before_prototypes_were_kept_by_class(
+    saved: Path, config: Config, model: PrototypeModel
+) -> None:
+    state = load_checkpoint(saved).model
+    del state["prototypes.of_class"]
+    other = build_model(config.model, 3, seed=99)
+    restore_model(other, state | {"prototypes.membership": model.prototypes.membership}, saved)
+    assert_same(other.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (torch.tensor([[0, 1], [2, 3], [4, 6]]), "names prototypes that there are not"),
+        (torch.tensor([[0, 1], [2, 3], [4, -2]]), "names prototypes that there are not"),
+        (torch.zeros(3, 2), "names prototypes that there are not"),
+        (torch.zeros(4, 2, dtype=torch.long), "has shape \\(4, 2\\) instead of \\(3, 2\\)"),
+    ],
+)
+def test_prototypes_of_classes_that_cannot_be(saved: Path, config: Config, table: Tensor, said: str) -> None:
+    state = load_checkpoint(saved).model | {"prototypes.of_class": table}
+    with pytest.raises(DaplError, match=f"prototypes.of_class {said}"):
+        restore_model(build_model(config.model, 3), state, saved)
+
+
 # --- the optimizer --------------------------------------------------------------------------------------------------
 
 

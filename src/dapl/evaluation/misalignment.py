@@ -60,7 +60,7 @@ def _attacked(view: ModelView, rows: Tensor) -> Tensor:
         before.scores,
         after.scores,
         prototype,
-        kept & ~model.prototypes.membership[:, labels].T,
+        kept & ~model.prototypes.of_images(labels),
         before.logits.argmax(1) == labels,
         after.logits.argmax(1) == labels,
     )

@@ -19,7 +19,6 @@ from dapl.metrics import functional as F
 from dapl.metrics.functional.purity import PurityTable
 from dapl.metrics.functional.regions import map_pixels
 from dapl.models.contract import PrototypeModel
-from dapl.models.prototypes import class_table
 from dapl.processes.sharing import own_batches
 from dapl.runs.records import PrototypeRecord
 
@@ -140,7 +139,7 @@ def measure_sources(
     """
     run_data = truth.run_data
     sources = _source_images(records, run_data).to(model.prototypes.kept.device)
-    table, counts = class_table(model.prototypes.membership, model.prototypes.kept & (sources >= 0))
+    table, counts = model.prototypes.counted(model.prototypes.kept & (sources >= 0))
     rows, images = Rows(len(table)), run_data.images("train")
     classes_at_once = max(1, run_data.config.runtime.evaluation_batch // table.shape[1])
     order = own_batches(list(torch.arange(len(table)).split(classes_at_once)), run_data.processes)

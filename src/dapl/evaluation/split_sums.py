@@ -27,7 +27,6 @@ from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics.functional import assign
 from dapl.metrics.naming import SAME_FROM
 from dapl.models.contract import PrototypeModel
-from dapl.models.prototypes import class_table
 from dapl.runs.loading import LoadedRun
 from dapl.runs.looks import PrototypeLook, looks_to_json
 
@@ -95,7 +94,7 @@ def sums_of(model: PrototypeModel, rows: Rows, labels: Tensor, parts: int, tau: 
 def looks_of(sums: SplitSums, model: PrototypeModel, parts: Sequence[str]) -> list[PrototypeLook]:
     """Where each prototype looks, over the images of all of its classes; ``parts``: the names of the K parts."""
     prototypes = model.prototypes
-    table, counts = (one.cpu() for one in class_table(prototypes.membership, prototypes.kept))
+    table, counts = (one.cpu() for one in prototypes.by_class())
     found = [_Pooled(len(parts)) for _ in range(len(prototypes))]
     overlaps = sums.overlaps()
     for label, place in counts.nonzero().tolist():

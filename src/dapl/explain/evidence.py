@@ -22,7 +22,6 @@ from dapl.metrics.functional import upsample
 from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import Parts, background_share, background_warning
 from dapl.models.contract import Embedding, FeatureTensors, Output, PrototypeModel, rows_of, square_pixels
-from dapl.models.prototypes import class_table
 from dapl.runs.looks import PrototypeLook
 from dapl.runs.outlines import main_bounds, outline_of
 from dapl.runs.records import PrototypeRecord, bounding_boxes
@@ -61,7 +60,7 @@ def slots_of(model: PrototypeModel) -> list[int]:
     prototypes = model.prototypes
     if prototypes.groups > 1:
         return prototypes.group_of.tolist()
-    table = class_table(prototypes.membership, torch.ones(len(prototypes), dtype=torch.bool))
+    table = prototypes.counted()
     slots = [0] * len(prototypes)
     for label, place in reversed(table[1].nonzero().tolist()):  # of several classes the first one counts
         slots[int(table[0][label, place])] = place
@@ -444,14 +443,14 @@ def _common_fields(
     slots = slots_of(model)
     height, width = maps.shape[-2:]
     common = {}
-    for m, j in enumerate(listed):
+    for m, (j, classes) in enumerate(zip(listed, prototypes.classes_of(listed), strict=True)):
         y, x = divmod(int(locations[0, m]), width)
         record, said = known.record(j), known.described(j)
         box, outline = found.boxes[m], found.outlines[m]
         cropped = squares is not None and box is not None
         common[j] = {
             "prototype": j,
-            "of": tuple(known.classes[c] for c in prototypes.membership[j].nonzero().flatten().tolist()),
+            "of": tuple(known.classes[c] for c in classes),
             "head": heads[j],
             "similarity": float(scores[j]),
             "location": (y, x),

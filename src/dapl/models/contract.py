@@ -203,7 +203,7 @@ class PrototypeModel(nn.Module, ABC):
     @property
     def classes(self) -> int:
         """How many there are."""
-        return self.prototypes.membership.shape[1]
+        return self.prototypes.classes
 
     @property
     def score_count(self) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import HeadAttention, Init, regular_addon
-from dapl.models.prototypes import Similarity, make_prototypes
+from dapl.models.prototypes import Similarity, make_prototypes, one_class_each
 
 
 class ClassWeights(nn.Module):
@@ -51,8 +51,7 @@ class Dapl(PrototypeModel):
         self.backbone = backbone
         self.addon = regular_addon(backbone.channels, heads * head_dim, addon_init)
         self.attention = HeadAttention(heads, head_dim)
-        membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(heads, dim=0)
-        self.prototypes = make_prototypes(similarity, membership, heads, head_dim, epsilon, scale)
+        self.prototypes = make_prototypes(similarity, one_class_each(classes, heads), heads, head_dim, epsilon, scale)
         self.classifier = ClassWeights(classes, heads)
 
     def embed(self, features: Tensor) -> Embedding:
@@ -66,7 +65,7 @@ class Dapl(PrototypeModel):
 
     def weights_of_classes(self, classes: Tensor) -> Tensor:
         weights = (self.classifier.weight.flatten() * self.prototypes.kept).unsqueeze(1)
-        return weights * self.prototypes.membership[:, classes]
+        return weights * self.prototypes.of_images(classes).T
 
     def attention_weights(self, features: Tensor) -> Tensor:
         """B×N×HW×HW: where the value at each location came from, which the activation map alone does not say."""

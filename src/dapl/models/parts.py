@@ -18,7 +18,7 @@ from dapl.common.errors import DaplError
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, Output, PrototypeModel
 from dapl.models.dapl import ClassWeights
-from dapl.models.prototypes import CosinePrototypes, Prototypes
+from dapl.models.prototypes import CosinePrototypes, Prototypes, one_class_each
 
 Evidence = Literal["crop", "map"]
 
@@ -228,10 +228,9 @@ class Parts(PrototypeModel):
         channels = backbone.stage_channels[-1]
         self.scout = Scout(classes, heads, channels, head_dim)
         self.layers = HeadLayers(heads, channels, head_dim)
-        membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(heads, dim=0)
-        self.prototypes: Prototypes = CosinePrototypes(membership, groups=heads, width=head_dim)
+        self.prototypes: Prototypes = CosinePrototypes(one_class_each(classes, heads), groups=heads, width=head_dim)
         self.classifier = ClassWeights(classes, heads)
-        self.register_buffer("sources", torch.zeros(len(membership), channels))
+        self.register_buffer("sources", torch.zeros(classes * heads, channels))
         self.register_buffer("pointing", torch.tensor(False))
 
     @property
@@ -268,8 +267,11 @@ class Parts(PrototypeModel):
         return self.classifier(scores)
 
     def class_weights(self) -> Tensor:
+        return self.weights_of_classes(torch.arange(self.classes, device=self.prototypes.kept.device))
+
+    def weights_of_classes(self, classes: Tensor) -> Tensor:
         weights = (self.classifier.weight.flatten() * self.prototypes.kept).unsqueeze(1)
-        return weights * self.prototypes.membership
+        return weights * self.prototypes.of_images(classes).T
 
     def field_share(self, image_size: int) -> float:
         """1 for maps, as deep cells see the whole image; a head that sees a crop sees another share of every image."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import Init, regular_addon
-from dapl.models.prototypes import UnitPrototypes
+from dapl.models.prototypes import UnitPrototypes, one_class_each
 from dapl.models.receptive import ReceptiveFields, receptive_fields
 
 
@@ -39,12 +39,17 @@ class PixPNet(PrototypeModel):
         super().__init__()
         self.backbone = backbone
         self.addon = regular_addon(backbone.channels, width, addon_init)
-        membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(prototypes_per_class, dim=0)
-        self.prototypes = UnitPrototypes(membership, groups=1, width=width, epsilon=epsilon)
+        self.prototypes = UnitPrototypes(
+            one_class_each(classes, prototypes_per_class), groups=1, width=width, epsilon=epsilon
+        )
         self._fields: dict[tuple[int, int], ReceptiveFields] = {}
 
     def embed(self, features: Tensor) -> Embedding:
         return Embedding(self.prototypes.comparable(self.addon(features).unsqueeze(1)))
+
+    def classify(self, scores: Tensor) -> Tensor:
+        table, counts = self.prototypes.counted(self.prototypes.kept)
+        return (scores[:, table] * counts).sum(2)
 
     def class_weights(self) -> Tensor:
         prototypes = self.prototypes

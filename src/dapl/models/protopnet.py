@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.layers import Init, regular_addon
-from dapl.models.prototypes import Similarity, make_prototypes
+from dapl.models.prototypes import Similarity, make_prototypes, one_class_each
 
 
 class ProtoPNet(PrototypeModel):
@@ -41,9 +42,9 @@ class ProtoPNet(PrototypeModel):
         super().__init__()
         self.backbone = backbone
         self.addon = regular_addon(backbone.channels, width, addon_init, sigmoid=similarity == "log")
-        membership = torch.eye(classes, dtype=torch.bool).repeat_interleave(prototypes_per_class, dim=0)
-        self.prototypes = make_prototypes(similarity, membership, 1, width, epsilon, scale)
-        self.classifier = nn.Linear(len(membership), classes, bias=False)
+        own = one_class_each(classes, prototypes_per_class)
+        self.prototypes = make_prototypes(similarity, own, 1, width, epsilon, scale)
+        self.classifier = nn.Linear(own.numel(), classes, bias=False)
         nn.init.ones_(self.classifier.weight)
         self.set_other_class_weight(other_class_weight)
 
@@ -70,5 +71,5 @@ class ProtoPNet(PrototypeModel):
         """ProtoPShare's merging."""
         together, weight = [prototype, *others], self.classifier.weight
         weight[:, prototype] = weight[:, together].sum(1)
-        self.prototypes.membership[prototype] = self.prototypes.membership[together].any(0)
+        self.prototypes.add_classes(prototype, itertools.chain(*self.prototypes.classes_of(others)))
         self.prototypes.kept[list(others)] = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -101,16 +101,45 @@ def class_table(membership: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
     membership: bool P×C, kept: bool P. A class need not have as many prototypes as another, and classes may share them.
     """
-    prototypes, classes = membership.nonzero(as_tuple=True)
+    return _counted(of_class_from(membership), kept)
+
+
+def _rows_of_classes(prototypes: Tensor, classes: Tensor, number: int) -> Tensor:
+    """From pairs, in the order of the prototypes, to long C×M: the prototypes of each class, then −1."""
     order = classes.argsort(stable=True)  # by class, and within one in the order of the prototypes
     prototypes, classes = prototypes[order], classes[order]
-    sizes = classes.bincount(minlength=membership.shape[1])
+    sizes = classes.bincount(minlength=number)
     column = torch.arange(len(classes), device=classes.device) - (sizes.cumsum(0) - sizes)[classes]
-    shape = membership.shape[1], int(sizes.max()) if len(classes) else 0
-    table = prototypes.new_zeros(shape)
-    own = torch.zeros(shape, dtype=torch.bool, device=membership.device)
-    table[classes, column], own[classes, column] = prototypes, True
-    return table, own & kept[table]
+    table = prototypes.new_full((number, int(sizes.max()) if len(classes) else 0), -1)
+    table[classes, column] = prototypes
+    return table
+
+
+def _counted(of_class: Tensor, counting: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that can be looked up, 0 where there is none, and which places are there and count."""
+    table = of_class.clamp_min(0)
+    return table, (of_class >= 0) & counting[table] if len(counting) else of_class >= 0
+
+
+def one_class_each(classes: int, each: int) -> Tensor:
+    """Prototype j is of class j // each and of no other: long C×N, as `Prototypes` takes it.
+
+    >>> one_class_each(classes=2, each=3)
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
+    """
+    return torch.arange(classes * each).view(classes, each)
+
+
+def of_class_from(membership: Tensor) -> Tensor:
+    """bool P×C → long C×M: the prototypes of each class, then −1.
+
+    >>> of_class_from(torch.tensor([[True, False], [True, True]]))
+    tensor([[ 0,  1],
+            [ 1, -1]])
+    """
+    prototypes, classes = membership.bool().nonzero(as_tuple=True)
+    return _rows_of_classes(prototypes, classes, membership.shape[1])
 
 
 _Method = TypeVar("_Method", bound=Callable)
@@ -131,22 +160,27 @@ class Prototypes(nn.Module):
     """P vectors in G groups; prototype j belongs to group j mod G and is compared with that group's embedding only.
 
     For DAPL a group is an attention head and P = C·N, so that prototype j = c·N + h (from 0) is class c's for head h.
-    ``membership`` says whose a prototype is, ``kept`` whether it still counts: pruning never renumbers.
+    ``of_class`` says which prototypes a class has, ``kept`` whether one still counts: pruning never renumbers. What is
+    kept grows with the prototypes, not with prototypes × classes.
     """
 
-    membership: Tensor
+    of_class: Tensor
+    """long C×M: the prototypes of each class in their order, −1 where it has fewer; classes may share them."""
     kept: Tensor
 
     def __init__(self, membership: Tensor, groups: int, width: int, epsilon: float = 1e-4) -> None:
-        """membership: bool P×C."""
+        """membership: bool P×C, or long C×M as ``of_class`` (`one_class_each`), which many classes need."""
         super().__init__()
-        count = membership.shape[0]
+        if membership.dtype == torch.bool:
+            count, of_class = len(membership), of_class_from(membership)
+        else:
+            count, of_class = int(membership.max()) + 1, membership.long()
         if count % groups:
             raise ValueError(f"{count} prototypes cannot be shared out evenly among {groups} groups.")
         self.groups = groups
         self.epsilon = epsilon
         self.vectors = nn.Parameter(torch.rand(count, width))
-        self.register_buffer("membership", membership.bool())
+        self.register_buffer("of_class", of_class)
         self.register_buffer("kept", torch.ones(count, dtype=torch.bool))
         self.stand_in: Tensor | None = None
         """P×D that is compared instead of the vectors, while prototypes are embedded again at every step."""
@@ -158,14 +192,59 @@ class Prototypes(nn.Module):
     def __len__(self) -> int:
         return self.vectors.shape[0]
 
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return len(self.of_class)
+
+    @property
+    def membership(self) -> Tensor:
+        """bool P×C, made anew by every call: whose each prototype is. Large where there are thousands of classes."""
+        return self.of_images(torch.arange(self.classes, device=self.of_class.device)).T
+
     def by_class(self) -> tuple[Tensor, Tensor]:
-        """`class_table` of these prototypes; made anew only when one was removed or merged."""
-        if self.membership.is_inference() or self.kept.is_inference():  # such tensors do not count their changes
-            return class_table(self.membership, self.kept)
-        state = tuple((t.data_ptr(), t._version, t.device) for t in (self.membership, self.kept))
+        """The prototypes of each class, long C×M, and which of them are kept; made anew only when that has changed."""
+        if self.of_class.is_inference() or self.kept.is_inference():  # such tensors do not count their changes
+            return self.counted(self.kept)
+        state = tuple((t.data_ptr(), t._version, t.device) for t in (self.of_class, self.kept))
         if self._table is None or self._table[0] != state:
-            self._table = state, class_table(self.membership, self.kept)
+            self._table = state, self.counted(self.kept)
         return self._table[1]
+
+    def counted(self, counting: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As `by_class`, where those count that are named (bool P), or all."""
+        return _counted(self.of_class, torch.ones_like(self.kept) if counting is None else counting)
+
+    def of_images(self, labels: Tensor) -> Tensor:
+        """Which prototypes are of the class of each image, kept or not: long B → bool B×P."""
+        rows = self.of_class[labels]
+        found = torch.zeros(len(rows), len(self) + 1, dtype=torch.bool, device=rows.device)
+        return found.scatter_(1, rows.where(rows >= 0, len(self)), True)[:, :-1]  # the last column takes the gaps
+
+    def classes_of(self, prototypes: Sequence[int] | None = None) -> list[list[int]]:
+        """The classes of each prototype that is named, or of all."""
+        found: list[list[int]] = [[] for _ in range(len(self))]
+        for label, row in enumerate(self.of_class.tolist()):
+            for prototype in row:
+                if prototype >= 0:
+                    found[prototype].append(label)
+        return found if prototypes is None else [found[prototype] for prototype in prototypes]
+
+    def add_classes(self, prototype: int, classes: Iterable[int]) -> None:
+        """Let a prototype be of these classes too."""
+        membership = {(prototype, label) for label in classes}
+        membership |= {(j, label) for label, row in enumerate(self.of_class.tolist()) for j in row if j >= 0}
+        pairs = torch.tensor(sorted(membership), device=self.of_class.device)
+        self.of_class = _rows_of_classes(pairs[:, 0], pairs[:, 1], self.classes)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """A class that has got shared prototypes has more of them than at the start; older files have a matrix."""
+        name = prefix + "of_class"
+        if prefix + "membership" in state_dict:
+            state_dict[name] = of_class_from(state_dict.pop(prefix + "membership"))
+        if name in state_dict and state_dict[name].shape != self.of_class.shape:
+            self.of_class = torch.empty_like(state_dict[name], device=self.of_class.device)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def points(self) -> Tensor:
         """The vectors as the embedding is compared with them, P×D."""

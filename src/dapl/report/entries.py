@@ -14,7 +14,6 @@ from dapl.explain.draw import head_colour, is_dashed
 from dapl.explain.evidence import ModelRecords, slots_of
 from dapl.metrics.naming import SAME_FROM, groups_of
 from dapl.models.contract import PrototypeModel
-from dapl.models.prototypes import class_table
 from dapl.report.facts import name_of, rounded
 from dapl.report.images import ShownImage
 from dapl.runs.records import PrototypeRecord
@@ -50,7 +49,7 @@ class ClassWall:
 
 def members(model: PrototypeModel) -> list[list[int]]:
     """For each class its prototypes, those that were removed as well."""
-    return [column.nonzero().flatten().tolist() for column in model.prototypes.membership.T]
+    return [row[there].tolist() for row, there in zip(*model.prototypes.counted(), strict=True)]
 
 
 class Walls:
@@ -70,7 +69,8 @@ class Walls:
         self.records, self.slots = known.records, slots_of(model)
         self.members, self.weights = members(model), model.class_weights().double().cpu()
         prototypes = model.prototypes
-        self.table = class_table(prototypes.membership, prototypes.kept)[0].tolist()  # the order in which sums count
+        self.classes = prototypes.classes_of()
+        self.table = prototypes.by_class()[0].tolist()  # the order in which sums count
         self.shares = sums.foreground_shares(), sums.part_shares(), sums.overlaps()
 
     def wall(self, label: int) -> ClassWall:
@@ -93,7 +93,7 @@ class Walls:
         return {
             "prototype": j,
             "class": label,
-            "classes": prototypes.membership[j].nonzero().flatten().tolist(),
+            "classes": self.classes[j],
             "head": record.head if prototypes.groups > 1 else None,
             "colour": head_colour(slot),
             "dashed": is_dashed(slot),

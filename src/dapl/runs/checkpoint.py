@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from dapl.common.errors import BrokenError, DaplError, MissingError
 from dapl.common.reading import checked, parse_json
 from dapl.models.contract import PrototypeModel
+from dapl.models.prototypes import of_class_from
 from dapl.models.weights import write_tensors
 from dapl.runs.records import PrototypeRecord, records_from_json
 from dapl.runs.schemas import CheckpointHeader
 
 FORMAT = 1
 _MODEL, _OPTIMIZER = "model.", "optimizer."
+_OF_CLASS, _MEMBERSHIP, _KEPT = (f"prototypes.{name}" for name in ("of_class", "membership", "kept"))
 
 
 class Position(NamedTuple):
@@ -95,20 +97,34 @@ def records_of(checkpoint: Checkpoint, model: PrototypeModel, path: Path) -> lis
 
 def restore_model(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """Fill a model, or say which tensors show that the checkpoint is of another one."""
-    own = model.state_dict()
+    own, state = model.state_dict(), dict(state)
+    if _MEMBERSHIP in state and _OF_CLASS in own:  # a file of before prototypes were kept by class
+        state[_OF_CLASS] = of_class_from(state.pop(_MEMBERSHIP))
     wrong = [f"{name} is missing" for name in own if name not in state]
     wrong += [f"{name} is not part of this model" for name in state if name not in own]
     wrong += [
         f"{name} has shape {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
         for name, tensor in own.items()
-        if name in state and state[name].shape != tensor.shape
+        if name in state and name != _OF_CLASS and state[name].shape != tensor.shape
     ]
+    if _OF_CLASS in own and _OF_CLASS in state and (error := _wrong_table(state, own)):
+        wrong.append(error)
     if wrong:
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
         raise DaplError(
             f"{path}: a checkpoint of another model: {'; '.join(wrong[:3])}{more}. Use the run's own config."
         )
     model.load_state_dict(state)
+
+
+def _wrong_table(state: dict[str, Tensor], own: dict[str, Tensor]) -> str | None:
+    """What is wrong with the prototypes of the classes in a file; rows are longer where classes share prototypes."""
+    table, prototypes = state[_OF_CLASS], len(own[_KEPT])
+    if table.dim() != 2 or len(table) != len(own[_OF_CLASS]):
+        return f"{_OF_CLASS} has shape {tuple(table.shape)} instead of {tuple(own[_OF_CLASS].shape)}"
+    if table.dtype != torch.long or (table.numel() and not -1 <= int(table.min()) <= int(table.max()) < prototypes):
+        return f"{_OF_CLASS} names prototypes that there are not"
+    return None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -19,10 +19,9 @@ _RECORDS: TypeAdapter[list[PrototypeRecord]] = TypeAdapter(Records)
 
 
 def fresh_records(model: PrototypeModel, classes: Sequence[str]) -> list[PrototypeRecord]:
-    membership, groups = model.prototypes.membership, model.prototypes.group_of.tolist()
+    groups = model.prototypes.group_of.tolist()
     return [
-        PrototypeRecord(j, [classes[c] for c in membership[j].nonzero().flatten().tolist()], groups[j])
-        for j in range(len(model.prototypes))
+        PrototypeRecord(j, [classes[c] for c in own], groups[j]) for j, own in enumerate(model.prototypes.classes_of())
     ]
 
 

@@ -57,9 +57,9 @@ def run(state: Shared) -> answers.RunFacts:
 def classes(state: Shared) -> list[answers.ClassFacts]:
     """In the order of the logits."""
     prototypes = state.classifier.model.prototypes
-    own = (prototypes.membership & prototypes.kept.unsqueeze(1)).T
+    table, counts = prototypes.by_class()
     return [
-        answers.ClassFacts(index=index, name=name, prototypes=own[index].nonzero().flatten().tolist())
+        answers.ClassFacts(index=index, name=name, prototypes=table[index][counts[index]].tolist())
         for index, name in enumerate(state.classifier.classes)
     ]
 
@@ -67,9 +67,10 @@ def classes(state: Shared) -> list[answers.ClassFacts]:
 @facts_router.get("/prototypes", responses=problems(404, 422))
 def prototypes(state: Shared, of: _OfClass = None) -> answers.PrototypeList:
     """What each prototype is, and what became of it."""
-    membership = state.classifier.model.prototypes.membership
-    check_known([] if of is None else [of], "class", membership.shape[1])
-    found = range(len(membership)) if of is None else membership[:, of].nonzero().flatten().tolist()
+    known = state.classifier.model.prototypes
+    check_known([] if of is None else [of], "class", known.classes)
+    table, there = known.counted()
+    found = range(len(known)) if of is None else table[of][there[of]].tolist()
     return answers.PrototypeList(prototypes=_prototypes(state, found))
 
 
@@ -109,7 +110,7 @@ def example_image(state: Shared, index: int) -> Response:
 
 def _prototypes(state: State, chosen: Iterable[int]) -> list[answers.Prototype]:
     model, marks = state.classifier.model, state.marks.read()
-    weights, membership = model.class_weights(), model.prototypes.membership
+    weights, classes = model.class_weights(), model.prototypes.classes_of()
     return [
         answers.Prototype(
             index=record.index,
@@ -117,7 +118,7 @@ def _prototypes(state: State, chosen: Iterable[int]) -> list[answers.Prototype]:
             head=record.head,
             kept=record.kept,
             reason=record.reason,
-            weights=weights[record.index][membership[record.index]].tolist(),
+            weights=weights[record.index][classes[record.index]].tolist(),
             source=Source.of(record),
             patch=None if record.image is None else f"{state.prefix}/api/prototypes/{record.index}/patch.jpg",
             note=marks[record.index].note if record.index in marks else None,

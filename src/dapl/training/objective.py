@@ -45,8 +45,10 @@ class Objective(nn.Module):
         prototypes = self.model.prototypes
         distances = output.distances.masked_fill(~prototypes.kept, torch.inf)
         cluster = losses.cluster_all if self.weights.cluster_of == "all" else losses.cluster
-        yield "cluster", self.weights.cluster, cluster(distances, prototypes.membership, batch.labels)
-        yield "separation", -self.weights.separation, losses.separation(distances, prototypes.membership, batch.labels)
+        # Each image as a class of its own: a column of its own prototypes, without those of all the other classes.
+        membership, labels = prototypes.of_images(batch.labels).T, torch.arange(len(distances), device=distances.device)
+        yield "cluster", self.weights.cluster, cluster(distances, membership, labels)
+        yield "separation", -self.weights.separation, losses.separation(distances, membership, labels)
 
     def _optional(self, batch: Batch, output: Output, negatives: Tensor | None) -> Iterator[tuple[str, float, Tensor]]:
         """(name, weight, value) of the terms whose weight is not 0."""

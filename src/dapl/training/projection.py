@@ -120,7 +120,7 @@ def _consider(
     allowed, image_rank = _allowed(shares, threshold, embedding.values)
     distances, cells = _nearest_of_class(model, embedding.values, batch.labels, allowed)
     # Only images of the prototype's own classes compete; one that was removed stays as it is.
-    competes = prototypes.membership[:, batch.labels].T & prototypes.kept
+    competes = prototypes.of_images(batch.labels) & prototypes.kept
     rank = torch.where(competes, image_rank[:, groups], -1.0)
     # The best of the batch: highest rank, then smallest distance, then the first image.
     top = rank.amax(0)
