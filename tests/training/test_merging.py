@@ -63,7 +63,8 @@ def test_the_plan_is_that_of_the_slow_reference(seed: int, share: float) -> None
     responses[:, 11] = responses[:, 9] + 0.01
     kept = torch.rand(14, generator=generator) < 0.8
     kept[[2, 9, 11]] = True
-    plan = plan_merge(responses, kept, share)
+    plan = plan_merge([responses], kept, share)
+    assert plan == plan_merge(responses.split(1), kept, share)  # an image at a time
     assert plan == slow_plan(responses, kept, share)
     assert plan
 
@@ -74,7 +75,7 @@ def test_several_steps_are_those_of_the_slow_reference(seed: int) -> None:
     responses, kept = torch.rand(5, 16, generator=generator), torch.ones(16, dtype=torch.bool)
     left = []
     for _ in range(4):
-        plan = plan_merge(responses, kept, 0.3)
+        plan = plan_merge(responses.split(2), kept, 0.3)
         assert plan == slow_plan(responses, kept, 0.3)
         for _, others in plan:
             assert kept[others].all()  # none goes twice
@@ -111,7 +112,7 @@ OFFSETS = [[1000.0, 1000.25, 1000.5, 1002.0], [1000.0, 1000.25, 1000.375, 1002.0
     ],
 )
 def test_plans(responses: list[list[float]], kept: str, share: float, plan: list[tuple[int, list[int]]]) -> None:
-    assert plan_merge(torch.tensor(responses), torch.tensor([flag == "1" for flag in kept]), share) == plan
+    assert plan_merge([torch.tensor(responses)], torch.tensor([flag == "1" for flag in kept]), share) == plan
 
 
 # --- merging a model ------------------------------------------------------------------------------------------------
@@ -246,6 +247,23 @@ def test_one_step_is_the_merge_of_the_start_and_a_tuned_last_layer(
     assert_close(found.class_weights(), expected.class_weights(), rtol=0, atol=1e-6)
     assert torch.equal(found.prototypes.kept, expected.prototypes.kept)
     assert torch.equal(found.prototypes.membership, expected.prototypes.membership)
+
+
+def test_distances_that_are_read_in_batches_merge_and_prune_the_same(
+    configured: Callable[..., Config], start: Run, tmp_path: Path
+) -> None:
+    schedule = [
+        {"stage": "merge", "steps": 1, "epochs": 1, "share": 0.4},
+        {"stage": "prune_impure", "nearest": 6, "own": 4},
+    ]
+    fields = MERGING | {"start": str(start.folder), "schedule": schedule, "runtime.evaluation_batch": 4}
+    whole, batches = (
+        load_run(train(configured(fields | {"cache.scores_gb": size}), tmp_path / name, quiet=True).folder).model
+        for name, size in (("whole", 1.0), ("batches", 1e-9))
+    )
+    assert torch.equal(batches.prototypes.kept, whole.prototypes.kept)
+    assert torch.equal(batches.prototypes.of_class, whole.prototypes.of_class)
+    assert not whole.prototypes.kept.all()
 
 
 # --- killed and resumed ---------------------------------------------------------------------------------------------

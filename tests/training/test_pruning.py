@@ -164,9 +164,11 @@ def test_own_among_nearest_is_that_of_a_slow_loop(seed: int, nearest: int) -> No
     labels = torch.randint(0, 4, (13,), generator=generator)
     membership = torch.eye(4).bool().repeat_interleave(2, 0)
     membership[1, 3] = membership[6, 0] = True  # of two classes, as after merging
-    own = own_among_nearest(distances, labels, membership, nearest)
-    assert own.tolist() == slow_own(distances, labels, membership, nearest)
-    assert 0 < own.sum() < 8 * nearest
+    for at_once in (13, 4, 1):  # all images, or only the best so far and a few more
+        batches = zip(distances.split(at_once), labels.split(at_once), strict=True)
+        own = own_among_nearest(batches, lambda some: membership.T[some], nearest)
+        assert own.tolist() == slow_own(distances, labels, membership, nearest)
+        assert 0 < own.sum() < 8 * nearest
 
 
 PURE: dict[str, Any] = {"model": PROTOPNET | {"prototypes_per_class": 4}}

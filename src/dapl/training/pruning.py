@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dapl.batches.sources import Batch, features_of, grid_masks
+from dapl.common.errors import DaplError
 from dapl.metrics.functional import background_bias, region_background_share
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.contract import PrototypeModel
@@ -56,13 +57,25 @@ def foreground_shares(
 
 
 @torch.no_grad()
-def own_among_nearest(distances: Tensor, labels: Tensor, membership: Tensor, nearest: int) -> Tensor:
+def own_among_nearest(
+    batches: Iterable[tuple[Tensor, Tensor]], own_of: Callable[[Tensor], Tensor], nearest: int
+) -> Tensor:
     """How many of the k training images nearest to a prototype are of its classes, long P.
 
-    Shapes: distances n×P to the nearest patch of each image, labels n, membership bool P×C.
+    batches: (B×P, the distance to the nearest patch of each image, and B labels); ``own_of`` (`Prototypes.of_images`)
+    says from labels which prototypes are of the class of each image, bool B×P. Of images that are equally far, the
+    first ones count. Only the k best are kept from batch to batch.
     """
-    images = distances.topk(min(nearest, len(distances)), dim=0, largest=False).indices  # k×P
-    return membership.T[labels[images], torch.arange(len(membership))].sum(0)
+    best: tuple[Tensor, Tensor] | None = None
+    for distances, labels in batches:
+        own = own_of(labels)
+        if best is not None:
+            distances, own = torch.cat((best[0], distances)), torch.cat((best[1], own))
+        order = distances.argsort(dim=0, stable=True)[:nearest]
+        best = distances.gather(0, order), own.gather(0, order)
+    if best is None:
+        raise DaplError("there are no training images to compare the prototypes with.")
+    return best[1].sum(0)
 
 
 @torch.no_grad()
@@ -75,9 +88,10 @@ def prune(model: PrototypeModel, shares: Tensor, threshold: float) -> Tensor:
     before = prototypes.kept.clone()
     kept = before & ~(shares < threshold)
     shares = torch.where(before, shares.nan_to_num(nan=1.0), -torch.inf)
-    for column in prototypes.membership.T:
-        if not (kept & column).any():
-            kept[torch.where(column, shares, -torch.inf).argmax()] = True
+    table, own = prototypes.counted(before)
+    lost = own.any(1) & ~(own & kept[table]).any(1)
+    best = torch.where(own, shares[table], -torch.inf).argmax(1)
+    kept[table[lost, best[lost]]] = True
     prototypes.kept.copy_(kept)
     return before & ~kept
 
@@ -86,8 +100,9 @@ Plan = list[tuple[int, list[int]]]
 """(the prototype that stays, those that become it)."""
 
 
-def plan_merge(responses: Tensor, kept: Tensor, share: float) -> Plan:
-    """Which prototypes become one. responses: n×P, the squared distance to the nearest patch of every training image.
+def plan_merge(responses: Iterable[Tensor], kept: Tensor, share: float) -> Plan:
+    """Which prototypes become one. responses: B×P in batches, the squared distance of every training image's nearest
+    patch; one batch at a time is in memory, beside a number for each pair of prototypes.
 
     Two prototypes are as far apart as their columns are: Σ_x (r_xp − r_xq)². A pair may merge when that is at most the
     k-th smallest distance of a prototype to its nearest neighbour, k = share of those that are kept. Greedy, in the
@@ -96,8 +111,10 @@ def plan_merge(responses: Tensor, kept: Tensor, share: float) -> Plan:
     alive = kept.nonzero().flatten()
     if len(alive) < 2:
         return []
-    columns = responses[:, alive.cpu()].T.double()
-    squares = torch.cdist(columns, columns, compute_mode="donot_use_mm_for_euclid_dist").square()
+    squares = torch.zeros(len(alive), len(alive), dtype=torch.double)
+    for rows in responses:
+        columns = rows[:, alive.cpu()].T.double()
+        squares += torch.cdist(columns, columns, compute_mode="donot_use_mm_for_euclid_dist").square()
     squares.fill_diagonal_(torch.inf)
     number = max(1, round(share * len(alive)))
     near = squares <= squares.amin(1).sort().values[number - 1]

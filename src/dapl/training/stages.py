@@ -23,6 +23,8 @@ from dapl.processes.sharing import own_batches, sum_rows
 from dapl.training import losses
 
 Terms = dict[str, float]
+Response = Literal["scores", "distances"]
+"""What a model answers for each prototype and image."""
 Scores = Callable[[Sequence[Tensor]], Iterable[Tensor]]
 """Scores of images in batches: from B indices each to tensors B×P."""
 
@@ -144,7 +146,7 @@ def all_scores(
     order: Sequence[Tensor],
     processes: Processes,
     advance: Advance,
-    what: Literal["scores", "distances"] = "scores",
+    what: Response = "scores",
 ) -> Tensor:
     """Scores (or distances to the nearest patch) of every image, n×P on the CPU, the same in every process."""
     model.eval()
@@ -162,8 +164,10 @@ def of_table(scores: Tensor) -> Scores:
     return lambda order: (scores[indices.to(scores.device)] for indices in order)
 
 
-def streamed_scores(model: PrototypeModel, source: BatchSource, processes: Processes) -> Scores:
-    """The scores of all images as `all_scores` gives them, computed when they are wanted: memory for one batch.
+def streamed_scores(
+    model: PrototypeModel, source: BatchSource, processes: Processes, what: Response = "scores"
+) -> Scores:
+    """What `all_scores` gives, computed when it is wanted: memory for one batch.
 
     The rows of a batch are shared out among the processes, and each of them gets all.
     """
@@ -175,7 +179,8 @@ def streamed_scores(model: PrototypeModel, source: BatchSource, processes: Proce
             table = torch.zeros(len(indices), model.score_count)
             if rank < len(indices):  # else the process has borrowed an image that another one looks at
                 with torch.no_grad(), processes.autocast():
-                    table[rank::world] = run_model(model, batch.to(processes.device)).scores.float().cpu()
+                    output = run_model(model, batch.to(processes.device))
+                table[rank::world] = getattr(output, what).float().cpu()
             yield sum_rows(table, processes)
 
     return batches

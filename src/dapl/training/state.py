@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +40,7 @@ from dapl.runs.records import fresh_records, records_to_json
 from dapl.runs.run import Run
 from dapl.runs.schemas import CheckpointFacts
 from dapl.training.loggers import open_logger
-from dapl.training.stages import Scores, Terms, all_scores, of_table, streamed_scores
+from dapl.training.stages import Response, Scores, Terms, all_scores, of_table, streamed_scores
 
 
 class RunState:
@@ -80,7 +80,7 @@ class RunState:
     def _order(self, count: int) -> list[Tensor]:
         return in_order(count, self.config.runtime.evaluation_batch)
 
-    def _scores(self, split: Split, what: Literal["scores", "distances"] = "scores") -> tuple[Tensor, Tensor]:
+    def _scores(self, split: Split, what: Response = "scores") -> tuple[Tensor, Tensor]:
         """The score (or distance) of each prototype on each image, n×P, and the labels."""
         source = self.run_data.source(split, self.model)
         with self.reporter.track(f"{what} of {split}", len(source)) as advance:
@@ -113,18 +113,18 @@ class RunState:
                 found[batch.indices] = judge_images(self.model.classify(scores).cpu(), batch.labels.cpu())
         return judged(sum_rows(found, self.processes))
 
-    def _scores_to_read(self, split: Split) -> tuple[Scores, Tensor]:
-        """Scores of the split in batches, from a table where that is not too large, and the labels."""
+    def _scores_to_read(self, split: Split, what: Response = "scores") -> tuple[Scores, Tensor]:
+        """Scores (or distances) of the split in batches, from a table where that is not too large, and the labels."""
         source = self.run_data.source(split, self.model)
         size = len(source) * self.model.score_count * 4 / GB
         if size <= self.config.cache.scores_gb:
-            scores, labels = self._scores(split)
+            scores, labels = self._scores(split, what)
             return of_table(scores), labels
         self.reporter.line(
-            f"  scores of {split}: {size:.1f} GB are more than cache.scores_gb, {self.config.cache.scores_gb:g}, so "
-            "every epoch computes them anew"
+            f"  {what} of {split}: {size:.1f} GB are more than cache.scores_gb, {self.config.cache.scores_gb:g}, so "
+            "every pass computes them anew"
         )
-        return streamed_scores(self.model, source, self.processes), source.labels
+        return streamed_scores(self.model, source, self.processes, what), source.labels
 
     def _after_epoch(
         self,

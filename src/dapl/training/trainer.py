@@ -271,7 +271,8 @@ class Trainer(RunState):
 
     def _merge(self, number: int, stage: MergeStage) -> None:
         for step in range(self.position.epoch // stage.epochs, stage.steps):
-            plan = plan_merge(self._scores("train", "distances")[0], self.model.prototypes.kept, stage.share)
+            read, labels = self._scores_to_read("train", "distances")
+            plan = plan_merge(read(self._order(len(labels))), self.model.prototypes.kept, stage.share)
             merge(self.model, self.records, plan)
             validation = self._start_best()
             self._last_layer(number, stage, step * stage.epochs)
@@ -288,11 +289,13 @@ class Trainer(RunState):
             self._save()
 
     def _prune_impure(self, stage: PurePruneStage) -> dict[str, Any]:
-        responses, labels = self._scores("train", "distances")
-        membership = self.model.prototypes.membership
-        own = own_among_nearest(responses, labels, membership.cpu(), stage.nearest)
+        read, labels = self._scores_to_read("train", "distances")
+        order, prototypes = self._order(len(labels)), self.model.prototypes
+        batches = ((rows, labels[indices]) for indices, rows in zip(order, read(order), strict=True))
+        own_of = lambda some: prototypes.of_images(some.to(prototypes.kept.device)).cpu()  # noqa: E731
+        own = own_among_nearest(batches, own_of, stage.nearest)
         # As a share, so that the one rule holds: below the threshold it goes, and a class never loses its last one.
-        removed = prune(self.model, own.to(membership.device) / stage.nearest, stage.own / stage.nearest)
+        removed = prune(self.model, own.to(prototypes.kept.device) / stage.nearest, stage.own / stage.nearest)
         reasons = [f"{count} of the {stage.nearest} nearest training images are of its class" for count in own.tolist()]
         return self._after_pruning(removed, reasons, "nearest to other classes")
 
