@@ -19,7 +19,9 @@ from dapl.models.prototypes import (
     class_table,
     log_similarity,
     nearest_locations,
+    one_class_each,
 )
+from dapl.training import losses
 
 B, C, N, D1, H, W = 3, 4, 3, 5, 4, 2
 
@@ -253,6 +255,54 @@ def test_autocast_ends_at_the_embedding(dtype: torch.dtype) -> None:
     assert embedding.grad is not None
     assert embedding.grad.dtype == dtype
     assert embedding.grad.isfinite().all()
+
+
+# --- how much of a map lies beside the object --------------------------------------------------------------------
+
+
+def beside(kind: type[Prototypes]) -> tuple[Prototypes, Tensor, Tensor]:
+    """A layer, an embedding with a patch that is a prototype and a map that is 0 where there can be one, and masks."""
+    torch.manual_seed(3)
+    layer = kind(one_class_each(C, N), groups=N, width=D1).double()
+    embedding = torch.randn(B, N, D1, H, W, dtype=torch.float64)
+    embedding[0, 0, :, 1, 1] = layer.vectors.detach()[N]  # of the second class, first head
+    if kind is CosinePrototypes:  # with its back to all of the image
+        embedding[1, 1] = -layer.vectors.detach()[1, :, None, None]
+    masks = torch.rand(B, H, W, dtype=torch.float64)
+    return layer, layer.comparable(embedding).requires_grad_(), masks
+
+
+@pytest.mark.parametrize("kind", [Prototypes, UnitPrototypes, CosinePrototypes])
+def test_the_share_beside_and_its_gradient_are_those_of_the_maps(kind: type[Prototypes]) -> None:
+    layer, embedding, masks = beside(kind)
+    weights = torch.rand(B, C * N, dtype=torch.float64)
+    plain = losses.background_bias(layer.activation(layer.distances(embedding)), masks)
+    fused = layer.share_beside(embedding, masks)
+    assert_close(fused, plain)
+    assert (fused == 0).any() == (kind is CosinePrototypes)
+    inputs = embedding, layer.vectors
+    for one, other in zip(*(torch.autograd.grad((b * weights).sum(), inputs) for b in (fused, plain)), strict=True):
+        assert_close(one, other, rtol=1e-6, atol=1e-9)
+        assert one.abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", [Prototypes, UnitPrototypes, CosinePrototypes])
+def test_gradcheck_of_the_share_beside(kind: type[Prototypes]) -> None:
+    layer, _, masks = beside(kind)
+
+    class Shares(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, embedding: Tensor) -> Tensor:
+            return self.layer.share_beside(self.layer.comparable(embedding), masks)
+
+    def shares(embedding: Tensor, vectors: Tensor) -> Tensor:
+        return torch.func.functional_call(Shares(), {"layer.vectors": vectors}, (embedding,))
+
+    apart = torch.randn(B, N, D1, H, W, dtype=torch.float64, requires_grad=True)  # no patch where d² has its minimum
+    assert torch.autograd.gradcheck(shares, (apart, layer.vectors))
 
 
 # --- whose they are ---------------------------------------------------------------------------------------------

@@ -83,7 +83,16 @@ def foreground(maps: Tensor, masks: Tensor, threshold: float, counts: Tensor | N
     >>> foreground(torch.tensor([[[[3.0, 1.0]]]]), torch.tensor([[[1.0, 0.0]]]), threshold=0.125)
     tensor(0.1250)
     """
-    return _mean(F.relu(background_bias(maps, masks) - threshold), counts)
+    return foreground_of(background_bias(maps, masks), threshold, counts)
+
+
+def foreground_of(bias: Tensor, threshold: float, counts: Tensor | None = None) -> Tensor:
+    """As `foreground`, from B of each image and prototype, B×M.
+
+    >>> foreground_of(torch.tensor([[0.25, 0.0]]), threshold=0.125)
+    tensor(0.0625)
+    """
+    return _mean(F.relu(bias - threshold), counts)
 
 
 def background_bias(maps: Tensor, masks: Tensor) -> Tensor:

@@ -59,9 +59,12 @@ class Objective(nn.Module):
             yield "contrast", contrast.weight, losses.contrastive(positives, scores, contrast.margin, counts)
         if foreground.weight and batch.masks is not None:
             named, counts = self._looked_at(batch.labels, foreground.over)
-            maps = self.model.maps(output.embedding, named)
-            masks = grid_masks(batch.masks, maps.shape[-2:])
-            yield "foreground", foreground.weight, losses.foreground(maps, masks, foreground.threshold, counts)
+            masks = grid_masks(batch.masks, output.embedding.grid)
+            if named is None and output.embedding.where is None:  # all maps of a batch: none of them is kept
+                bias = self.model.prototypes.share_beside(output.embedding.values, masks)
+            else:
+                bias = losses.background_bias(self.model.maps(output.embedding, named), masks)
+            yield "foreground", foreground.weight, losses.foreground_of(bias, foreground.threshold, counts)
         if spatial.weight:
             named, counts = self._looked_at(batch.labels, "class")
             maps = self.model.maps(output.embedding, named)
