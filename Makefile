@@ -9,7 +9,7 @@ EXTRAS := weights,tflite,tensorboard,wandb,mlflow,sweep,postgresql,cluster,faces
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=536870912
 
-.PHONY: demo test pytest test-fast test-oldest test-newest lint docs pictures results notebook wheel bench faults install system clean
+.PHONY: demo test pytest test-fast test-oldest test-newest lint docs pictures results notebook wheel bench bench-peers faults install system clean
 
 install: $(STAMP)
 
@@ -92,6 +92,19 @@ wheel: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# CaBRNet in an environment of its own, on top of this one's packages (torch above all) and with what its commands for
+# training, evaluation and explanation import. Needs DAPL_CUB. PER_CLASS training images for each of 100 classes: the
+# default takes about ten minutes on one core.
+PEERS := build/peers
+PER_CLASS ?= 10
+bench-peers: $(STAMP)
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > \
+		$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	$(PEERS)/bin/pip install --quiet --no-deps cabrnet==1.2 loguru graphviz py-cpuinfo thop zenodo-get onnx_graphsurgeon
+	rm -rf $(PEERS)/work
+	$(BIN)/python -m benchmarks.peers $(PEERS)/bin/python $(PEERS)/work $(PER_CLASS)
 
 # The campaign against everything: bad inputs, kills, disks, two at once, the server, hostile folders. Fails on any fault.
 faults: $(STAMP)

@@ -1,7 +1,8 @@
 """The files of docs/results as the templates of pages see them: figures with their spread, rows, tables, words.
 
-`dapl compare`, `sweep` and `chance`, and `make bench` wrote them; `docs/render_results.py` makes pages out of them.
-What a template asks for and a file has not got is an error that names both, so that no page shows a gap by accident.
+`dapl compare`, `sweep` and `chance`, `make bench` and `make bench-peers` wrote them; `docs/render_results.py` makes
+pages out of them. What a template asks for and a file has not got is an error that names both, so that no page shows a
+gap by accident.
 """
 
 from __future__ import annotations
@@ -438,6 +439,39 @@ class Benchmarks(Kept):
         return f"{found[0]:.3g}"
 
 
+class Peers(Kept):
+    """What `make bench-peers` wrote: ``peers.times("pruning")``."""
+
+    def table(self) -> str:
+        rows = [
+            {
+                "what": row["what"],
+                "cabrnet": self._value(row, "cabrnet"),
+                "dapl": self._value(row, "dapl"),
+                "ratio": f"{row['cabrnet'] / row['dapl']:.3g}",
+            }
+            for row in self.content["peers"]
+        ]
+        theirs = f"CaBRNet {self.content['versions']['cabrnet']}"
+        columns = [Column("what"), Column("cabrnet", theirs), Column("dapl"), Column("ratio", "CaBRNet / dapl")]
+        return markdown(rows, columns).rstrip()
+
+    def _value(self, row: Mapping[str, Any], program: str) -> str:
+        return f"{row[program]:.3g} {row['unit']}".rstrip()
+
+    def ratio(self, what: str) -> float:
+        """CaBRNet's number by ours, of the row that begins so."""
+        found = [row["cabrnet"] / row["dapl"] for row in self.content["peers"] if row["what"].startswith(what)]
+        if len(found) != 1:
+            raise ResultsError(f"{self.source}: {len(found)} rows begin with '{what}'")
+        return found[0]
+
+    @property
+    def worst(self) -> Mapping[str, Any]:
+        """The row in which CaBRNet is nearest to dapl, or ahead of it."""
+        return min(self.content["peers"], key=lambda row: row["cabrnet"] / row["dapl"])
+
+
 class Notes(Kept):
     """Figures that no command of this version writes, of publications and of earlier versions, with their source."""
 
@@ -487,6 +521,7 @@ KINDS: dict[str, type[Kept]] = {
     "runs": Comparison,
     "rows": ChanceFile,
     "ratios": Benchmarks,
+    "peers": Peers,
     "entries": Notes,
 }
 """The key by which a file is known, in this order: all of the first three have rows."""
@@ -502,7 +537,9 @@ def read(name: str, folder: Path = FOLDER) -> Any:
     for key, kind in KINDS.items():
         if key in content:
             return kind(name, content, hashlib.blake2b(text.encode(), digest_size=12).hexdigest())
-    raise ResultsError(f"{path}: was written by none of dapl compare, sweep and chance, and make bench")
+    raise ResultsError(
+        f"{path}: was written by none of dapl compare, sweep and chance, make bench and make bench-peers"
+    )
 
 
 def _spread(value: Any) -> Any:
