@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dapl.batches.sources import Batch
 from dapl.config import Config, DiscriminateStage, LossConfig
+from dapl.config.training import LocateConfig
 from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.models import Parts, create_backbone
@@ -103,10 +104,29 @@ def test_features_and_images_give_the_same_terms() -> None:
     for name, value in from_images.items():
         torch.testing.assert_close(value, from_features[name])
     weights = LossConfig().locate
-    total = from_images["cross_entropy"] + sum(
+    total = from_images["cross_entropy"] + sum(  # of the scout, which only watches
         getattr(weights, name) * from_images[name] for name in type(weights).model_fields if name in from_images
     )
     torch.testing.assert_close(from_images["total"], total)
+
+
+@pytest.mark.parametrize(("cross_entropy", "commitment"), [(0.0, 0.0), (2.0, 0.0), (0.0, 0.5), (2.0, 0.5)])
+def test_the_class_has_a_say_where_it_has_weight(cross_entropy: float, commitment: float) -> None:
+    torch.manual_seed(0)
+    backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False).eval()
+    model = Parts(backbone, classes=3, heads=2, head_dim=4, crop_size=32, head_dropout=0.0)
+    batch = Batch(
+        torch.arange(2), torch.tensor([0, 2]), images=torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    )
+    others = dict.fromkeys(("foreground", "concentration", "balance", "balance_in_image", "equivariance"), 0.0)
+    locate = LocateConfig(cross_entropy=cross_entropy, commitment=commitment, **others)
+    terms = LocateObjective(model, LossConfig(locate=locate))(batch)
+    terms["total"].backward()
+    moved = any(query.weight.grad is not None and query.weight.grad.any() for query in model.locator.queries)
+    assert moved == bool(cross_entropy or commitment)
+    assert bool(model.scout.centres.grad.any())
+    expected = (cross_entropy or 1.0) * terms["cross_entropy"] + commitment * terms.get("commitment", torch.tensor(0.0))
+    torch.testing.assert_close(terms["total"], expected)
 
 
 def test_commitment_by_loop() -> None:

@@ -45,11 +45,14 @@ class SpatialConfig(Section):
 class LocateConfig(Section):
     """Weights of the terms that the stage `locate` of the system parts learns by (docs/parts.md)."""
 
+    cross_entropy: float = Field(
+        0.0, ge=0, le=LARGEST_WEIGHT, description="Heads look where classes differ; 0: the scout only watches."
+    )
     commitment: float = Field(
-        0.8, ge=0, le=LARGEST_WEIGHT, description="What a head sees lies near its centre of the image's class."
+        0.0, ge=0, le=LARGEST_WEIGHT, description="What a head sees lies near its centre of the image's class."
     )
     foreground: float = Field(
-        3.0, ge=0, le=LARGEST_WEIGHT, description="Heads and the rest are the object, all else is background."
+        6.0, ge=0, le=LARGEST_WEIGHT, description="Heads and the rest are the object, all else is background."
     )
     foreground_from: Literal["auto", "masks", "features"] = Field(
         "auto",

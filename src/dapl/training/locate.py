@@ -17,8 +17,9 @@ from dapl.training.feature_foreground import FeatureForeground
 class LocateObjective(nn.Module):
     """Batch in, named terms out, as `Objective`; ``total`` is what is minimised.
 
-    The class decides through the scout, a small classifier per head on what the maps pool: heads have to find places
-    that tell classes apart, and with head dropout each of them has to. The other terms say what a map of parts is.
+    The terms say what a map of parts is. The class may have a say through the scout, a small classifier per head on
+    what the maps pool: heads then look for places that tell classes apart, and with head dropout each of them has to.
+    Without weight the scout only watches, and its accuracy tells how much the places of the heads know of the class.
     """
 
     def __init__(self, model: Parts, weights: LossConfig, foreground: FeatureForeground | None = None) -> None:
@@ -29,15 +30,19 @@ class LocateObjective(nn.Module):
     def forward(self, batch: Batch, negatives: Tensor | None = None) -> dict[str, Tensor]:
         model, weights = self.model, self.weights
         stages = self.stages(batch)
-        maps, cosines = self._look(stages)
+        maps = model.locator(stages)
         heads, of_object = maps[:, : model.heads], 1 - maps[:, -1]
-        masks = self._masks(batch, stages, heads.shape[-2:])
+        masks = self.object_masks(batch, stages, heads.shape[-2:])
         area = (of_object.detach() if masks is None else masks).mean((1, 2))
+        cosines = self._cosines(heads if weights.cross_entropy else heads.detach(), stages)
         logits = self._logits(cosines, batch.labels.device)
         terms = {"cross_entropy": losses.cross_entropy(logits, batch.labels)}
-        weighted = [(1.0, terms["cross_entropy"])]
+        weighted = [(weights.cross_entropy or 1.0, terms["cross_entropy"])]
         optional = {
-            "commitment": (weights.commitment, lambda: losses.commitment(cosines, batch.labels)),
+            "commitment": (
+                weights.commitment,
+                lambda: losses.commitment(self._cosines(heads, stages), batch.labels),
+            ),
             "concentration": (weights.concentration, lambda: losses.concentration(heads, area)),
             "balance": (weights.balance, lambda: losses.imbalance_of_heads(heads)),
             "balance_in_image": (weights.balance_in_image, lambda: losses.imbalance_of_heads(heads, in_image=True)),
@@ -55,7 +60,7 @@ class LocateObjective(nn.Module):
         terms["accuracy"] = (logits.argmax(1) == batch.labels).float().mean()
         return {"total": torch.stack([weight * term for weight, term in weighted]).sum(), **terms}
 
-    def _masks(self, batch: Batch, stages: tuple[Tensor, ...], grid: Sequence[int]) -> Tensor | None:
+    def object_masks(self, batch: Batch, stages: tuple[Tensor, ...], grid: Sequence[int]) -> Tensor | None:
         """B×H×W, the object on the grid of the maps, or None where nothing tells it."""
         if self.foreground is not None:
             with torch.no_grad():
@@ -67,13 +72,12 @@ class LocateObjective(nn.Module):
 
     def logits(self, batch: Batch) -> Tensor:
         """B×C of the scout, with all heads."""
-        _, cosines = self._look(self.stages(batch))
-        return self.model.scout.scale * cosines.sum(2)
+        stages = self.stages(batch)
+        return self.model.scout.scale * self._cosines(self.model.locator(stages)[:, : self.model.heads], stages).sum(2)
 
-    def _look(self, stages: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Maps B×(N + 2)×H×W and cosines B×C×N of the scout."""
-        maps = self.model.locator(stages)
-        return maps, self.model.scout(pooled_under(maps[:, : self.model.heads], stages[-1]))
+    def _cosines(self, heads: Tensor, stages: tuple[Tensor, ...]) -> Tensor:
+        """B×C×N of the scout, of what the maps B×N×H×W pool."""
+        return self.model.scout(pooled_under(heads, stages[-1]))
 
     def _logits(self, cosines: Tensor, device: torch.device) -> Tensor:
         """With head dropout: each head is left out of a step of an image with the model's probability."""

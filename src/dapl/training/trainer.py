@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from dapl.batches.run_data import Split
-from dapl.batches.sources import BatchSource
+from dapl.batches.sources import Batch, BatchSource
 from dapl.common.errors import BrokenError, DaplError
 from dapl.common.files import refusing, remove_if_empty
 from dapl.common.progress import Reporter
+from dapl.common.seeds import generator
 from dapl.config import (
     Config,
     DiscriminateStage,
@@ -45,6 +46,7 @@ from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
 from dapl.training.discriminate import discriminate
 from dapl.training.feature_foreground import SAMPLE, FeatureForeground, feature_foreground
+from dapl.training.head_starts import start_heads
 from dapl.training.locate import LocateObjective
 from dapl.training.objective import Objective
 from dapl.training.projection import project, record_projection, set_to_class_means
@@ -142,6 +144,8 @@ class Trainer(RunState):
             self.optimizer_state = {}
         source, objective, validate = self._to_fit(stage)
         position = (self.config.seed, number)
+        if isinstance(objective, LocateObjective) and self.position == Position(number):
+            self._start_heads(number, stage, objective)
         wrapped, stepping = self.processes.setup(objective, optimizer)
         for index in range(self.position.epoch, stage.epochs):
             epoch = FitEpoch(
@@ -201,14 +205,32 @@ class Trainer(RunState):
                 "loss.locate.foreground_from: the foreground is told by features that stay as they are; give masks, or "
                 "take the backbone out of the learning rates of locate."
             )
-        # Every process looks at the same images, so that all have the same foreground.
-        source = self._to_locate(stage, "train")
-        sample = torch.arange(0, len(source), math.ceil(len(source) / SAMPLE))
-        batches = source.batches(sample.split(self.config.runtime.evaluation_batch))
-        self.model.eval()
         self.reporter.line("  the object is told by the features" + ("" if has_masks else ": the data has no masks"))
         with torch.no_grad():
-            return feature_foreground([objective.stages(batch.to(self.processes.device)) for batch in batches])
+            return feature_foreground([objective.stages(batch) for batch in self._sample(stage)])
+
+    def _start_heads(self, number: int, stage: GradientStage, objective: LocateObjective) -> None:
+        """The first `locate` starts at what stands on the object; a later one, or a run's heads, are gone on with."""
+        before = any(isinstance(other, LocateStage) for other in self.config.schedule[:number])
+        if before or self.config.start is not None:
+            return
+        assert isinstance(self.model, Parts)
+        assert isinstance(stage, LocateStage)
+        looked: list[tuple[tuple[Tensor, ...], Tensor | None]] = []
+        with torch.no_grad():
+            for batch in self._sample(stage):
+                stages = objective.stages(batch)
+                grid = max((maps.shape[-2:] for maps in stages), key=lambda shape: shape.numel())
+                looked.append((stages, objective.object_masks(batch, stages, grid)))
+        start_heads(self.model.locator, looked, generator(self.config.seed, "heads"))
+
+    def _sample(self, stage: LocateStage) -> Iterator[Batch]:
+        """Up to `SAMPLE` training images, spread over all; every process looks at the same ones."""
+        source = self._to_locate(stage, "train")
+        sample = torch.arange(0, len(source), math.ceil(len(source) / SAMPLE))
+        self.model.eval()
+        for batch in source.batches(sample.split(self.config.runtime.evaluation_batch)):
+            yield batch.to(self.processes.device)
 
     def _to_locate(self, stage: LocateStage, split: Split) -> BatchSource:
         """Features of the backbone alone, of both views, or images where it learns."""
