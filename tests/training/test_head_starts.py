@@ -53,7 +53,7 @@ def test_a_place_belongs_to_the_head_with_the_nearest_centre(with_masks: bool) -
     lengths = centres.square().sum(1)
     scale = lengths.mean().item() / 4.0  # the scale is such that lengths without it have the mean 4 / scale
     for place, found in zip(places, logits, strict=True):
-        away = [float((place - mean - centre / scale).square().sum()) for centre in centres]
+        away = [(place - mean - centre / scale).square().sum().item() for centre in centres]
         assert int(found.argmax()) == away.index(min(away))
 
 
