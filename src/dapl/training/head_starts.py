@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dapl.models.parts import Locator, standardised
 
@@ -79,6 +79,8 @@ def start_heads(
     centres = k_means(places - mean, locator.heads, generator)
     scale = SHARPNESS / centres.square().sum(1).mean().clamp_min(torch.finfo(centres.dtype).tiny)
     for number, query in enumerate(locator.queries):
+        assert isinstance(query, nn.Conv2d)
+        assert query.bias is not None
         weight, bias = query.weight[: locator.heads], query.bias[: locator.heads]
         if number == stage:
             weight.copy_((scale * centres)[..., None, None])
