@@ -24,7 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CLASSES, PROTOTYPES = 100, 2000
-EPOCHS, LAST_LAYER_EPOCHS, BATCH = 5, 20, 80
+EPOCHS, LAST_LAYER_EPOCHS, BATCH = 5, 10, 80
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 GENERIC, PROTOPNET = "cabrnet.archs.generic.model:CaBRNet", "cabrnet.archs.protopnet.model:ProtoPNet"
