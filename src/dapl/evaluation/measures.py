@@ -276,7 +276,7 @@ def _oirr(view: BatchView) -> Columns:
 
 
 def _distinctiveness(view: BatchView) -> Columns:
-    return {"distinctiveness": F.distinctiveness(F.peaks(*view.drawn_maps), 2 * scaled(BOX, view.size), view.shown)}
+    return {"distinctiveness": F.distinctiveness(view.drawn_peaks, 2 * scaled(BOX, view.size), view.shown)}
 
 
 def _comprehensiveness(view: BatchView) -> Columns:

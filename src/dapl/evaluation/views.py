@@ -18,6 +18,7 @@ from dapl.common.seeds import generator
 from dapl.evaluation.ground_truth import GroundTruth, control_of
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics import functional as F
+from dapl.metrics.functional.checks import has_negative
 from dapl.metrics.functional.regions import map_pixels
 from dapl.models.contract import Output, PrototypeModel, square_pixels
 
@@ -124,7 +125,13 @@ class BatchView:
         """bool B×M×K: the visible parts that hold the peak of each map."""
         if self.truth.parts is None or self.visible is None:
             return None
-        return F.peak_parts(self.maps, self.truth.parts, self.visible)
+        at = self.peaks if self.truth.parts.shape[-2:] == (self.size, self.size) else None
+        return F.peak_parts(self.maps, self.truth.parts, self.visible, at)
+
+    @cached_property
+    def peaks(self) -> Tensor:
+        """long B×M×2: the highest pixel of each map."""
+        return F.peaks(self.maps, self.size)
 
     @cached_property
     def foreground(self) -> Tensor | None:
@@ -134,7 +141,7 @@ class BatchView:
     @cached_property
     def has_negative(self) -> bool:
         """Whether any activation is negative: no share can be taken of it."""
-        return bool((self.maps < 0).any())
+        return has_negative(self.maps)
 
     @cached_property
     def bias(self) -> Tensor | None:
@@ -157,6 +164,12 @@ class BatchView:
         return self.maps, self.size
 
     @cached_property
+    def drawn_peaks(self) -> Tensor:
+        """long B×M×2: the highest pixel of each map as it is drawn."""
+        maps, size = self.drawn_maps
+        return self.peaks if maps is self.maps else F.peaks(maps, size)
+
+    @cached_property
     def shown(self) -> Tensor:
         """bool B×M: the prototypes that an explanation of the true class shows first."""
         return F.most_active(self.maps, self.kept)
@@ -172,7 +185,8 @@ class BatchView:
             return None
         keypoints, visible = points.keypoints.to(maps.device), points.visible.to(maps.device)
         seen = F.visible_keypoints(keypoints, visible, points.size)
-        return F.corresponding_parts(maps, keypoints, seen, points.size, scaled(BOX, points.size)), seen
+        at = self.peaks if maps is self.maps and points.size == self.size else None
+        return F.corresponding_parts(maps, keypoints, seen, points.size, scaled(BOX, points.size), at), seen
 
 
 class ModelView(BatchView):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
-from dapl.metrics.functional.checks import check_boolean, check_maps, check_masks, check_same_shape, which
+from dapl.metrics.functional.checks import check_boolean, check_maps, check_masks, check_same_shape, has_negative, which
 from dapl.metrics.functional.regions import shared_pixels
 
 
@@ -33,7 +33,7 @@ def background_bias(maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> 
     """
     check_maps(maps)
     masks = check_masks(masks, maps, "maps and masks")
-    if bool((maps < 0).any()):
+    if has_negative(maps):
         raise DaplError("maps hold negative values, of which no share can be taken: shift them, or measure regions.")
     maps = maps if maps.dtype == torch.float64 else maps.to(torch.float32)
     value = share_beside(maps, masks.to(maps.dtype), torch.nan).clamp(max=1)  # two sums that round differently
@@ -150,15 +150,15 @@ def outside_inside_relevance_ratio(
     """
     check_maps(maps)
     masks = check_masks(masks, maps, "maps and masks").detach()
-    if bool((maps < 0).any()):
+    if has_negative(maps):
         raise DaplError("maps hold negative values, of which no ratio can be taken: clamp upsampled maps at 0.")
     maps = maps.detach() if maps.dtype == torch.float64 else maps.detach().to(torch.float32)
-    counted = torch.ones_like(maps)
+    sides = [weights.to(maps.dtype).unsqueeze(-3) for weights in (masks, 1 - masks)]
     if regions is not None:
         check_boolean(regions, "regions", "prototypes")
         check_same_shape(maps, regions, "maps and regions")
-        counted = regions.to(maps.dtype)
-    inside, outside = (_mean(maps, counted * weights.to(maps.dtype).unsqueeze(-3)) for weights in (masks, 1 - masks))
+        sides = [regions.to(maps.dtype) * weights for weights in sides]
+    inside, outside = (_mean(maps, weights) for weights in sides)
     has_object = (masks.sum((-2, -1)) > 0).unsqueeze(-1)
     counts = has_object & which(kept, maps, maps.shape[:-2], "kept", "prototypes")
     return (outside / inside).where(counts, torch.nan)

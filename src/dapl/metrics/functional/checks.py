@@ -25,6 +25,11 @@ def check_maps(maps: Tensor) -> None:
     check_numbers(maps, "maps", "prototypes, height, width")
 
 
+def has_negative(maps: Tensor) -> bool:
+    """Without a tensor of flags as large as the maps."""
+    return maps.numel() > 0 and bool(maps.amin() < 0)
+
+
 def check_boolean(tensor: Tensor, name: str, axis: str) -> None:
     """Sets of pixels (…, axis, H, W): regions of prototypes or masks of parts."""
     if tensor.dtype != torch.bool:

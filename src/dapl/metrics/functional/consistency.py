@@ -89,7 +89,12 @@ def peaks(maps: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
 
 
 def corresponding_parts(
-    maps: Tensor, keypoints: Tensor, visible: Tensor, size: int | tuple[int, int], half_size: int = 36
+    maps: Tensor,
+    keypoints: Tensor,
+    visible: Tensor,
+    size: int | tuple[int, int],
+    half_size: int = 36,
+    at: Tensor | None = None,
 ) -> Tensor:
     r"""The parts that a prototype corresponds to in an image: those in a box around its highest pixel.
 
@@ -107,6 +112,7 @@ def corresponding_parts(
         visible: bool (…, K).
         size: height and width of that image; the maps are upsampled to it bicubically.
         half_size: 36 as published, for images of 224 px.
+        at: `peaks` of the maps at that size, where they are known already.
 
     Returns:
         bool (…, P, K).
@@ -123,7 +129,8 @@ def corresponding_parts(
     visible = visible_keypoints(keypoints, visible, size)
     check_maps(maps)
     check_same(maps, keypoints, "maps and keypoints", leading=3, trailing=2)
-    offsets = pixel_of(keypoints, size).unsqueeze(-3) - peaks(maps, size).unsqueeze(-2)
+    at = peaks(maps, size) if at is None else at
+    offsets = pixel_of(keypoints, size).unsqueeze(-3) - at.unsqueeze(-2)
     return (offsets.abs() <= half_size).all(-1) & visible.unsqueeze(-2) & ~flat_maps(maps).unsqueeze(-1)
 
 

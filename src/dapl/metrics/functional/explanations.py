@@ -147,11 +147,13 @@ def comprehensiveness_counts(
     check_same(maps, masks, "maps and masks", leading=3, trailing=2)
     height, width = maps.shape[-2:] if size is None else pair(size)
     counts = which(kept, maps, maps.shape[:-2], "kept", "prototypes")
-    marked = torch.empty((counts.numel(), height, width), dtype=torch.bool, device=maps.device)
-    for rows, chunk, slack in on_pixels(maps, size):
+    marked = torch.zeros((counts.numel(), height, width), dtype=torch.bool, device=maps.device)
+    counted = counts.flatten().nonzero().flatten()
+    for rows, chunk, slack in on_pixels(maps.flatten(0, -3)[counted], size):
         low, high = chunk.amin((-2, -1), keepdim=True), chunk.amax((-2, -1), keepdim=True)
-        marked[rows] = (chunk >= low + threshold * (high - low)) & slack.isfinite()[:, None, None]  # none if flat
-    union = (marked.view(*counts.shape, height, width) & counts[..., None, None]).any(-3)
+        varies = slack.isfinite()[:, None, None]  # a flat map marks nothing
+        marked[counted[rows]] = (chunk >= low + threshold * (high - low)) & varies
+    union = marked.view(*counts.shape, height, width).any(-3)
     check_same_grid(union, masks, "maps and masks")
     return torch.stack([pixels.sum((-2, -1)) for pixels in (union & masks, union | masks)], dim=-1).double()
 

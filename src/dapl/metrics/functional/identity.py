@@ -20,13 +20,14 @@ from dapl.metrics.functional.consistency import peaks
 from dapl.metrics.functional.regions import flat_maps
 
 
-def peak_parts(maps: Tensor, parts: Tensor, visible: Tensor) -> Tensor:
+def peak_parts(maps: Tensor, parts: Tensor, visible: Tensor, at: Tensor | None = None) -> Tensor:
     """The visible parts whose mask holds the peak of a prototype's map (`peaks`); none where the map is flat.
 
     Args:
         maps: (…, P, h, w) of the prototypes of each image's class; upsampled bicubically to the size of the parts.
         parts: M, bool (…, K, H, W): discs around keypoints, or the data's own masks.
         visible: bool (…, K).
+        at: `peaks` of the maps at the size of the parts, where they are known already.
 
     Returns:
         bool (…, P, K).
@@ -41,7 +42,7 @@ def peak_parts(maps: Tensor, parts: Tensor, visible: Tensor) -> Tensor:
     check_boolean(parts, "parts", "parts")
     check_same(maps, parts, "maps and parts", leading=3, trailing=3)
     height, width = parts.shape[-2:]
-    x, y = peaks(maps, (height, width)).unbind(-1)
+    x, y = (peaks(maps, (height, width)) if at is None else at).unbind(-1)
     place = (y * width + x).unsqueeze(-2).expand(*parts.shape[:-2], maps.shape[-3])  # (…, K, P)
     hit = parts.flatten(-2).gather(-1, place).mT
     return hit & visible.unsqueeze(-2) & ~flat_maps(maps).unsqueeze(-1)

@@ -141,9 +141,9 @@ def tie_width(maps: Tensor) -> Tensor:
     A tie is told by a distance, not by rounding values to a grid: two values that ought to be equal may lie on both
     sides of an edge of any grid, but they are never far from each other.
     """
-    largest = maps.abs().amax((-2, -1))
-    spread = maps.amax((-2, -1)) - maps.amin((-2, -1))
-    return (TIE * largest).masked_fill(spread <= FLAT * largest, torch.inf)
+    low, high = maps.amin((-2, -1)), maps.amax((-2, -1))
+    largest = torch.maximum(high, -low)
+    return (TIE * largest).masked_fill(high - low <= FLAT * largest, torch.inf)
 
 
 def flat_maps(maps: Tensor) -> Tensor:
