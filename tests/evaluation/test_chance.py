@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -95,8 +96,8 @@ def test_it_is_measured_once_for_data_protocol_and_number_of_prototypes(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ):
     calls = []
-    measure = module._measure
-    monkeypatch.setattr(module, "_measure", lambda *arguments: calls.append(arguments[2]) or measure(*arguments))
+    measure = module.measure_chance
+    monkeypatch.setattr(module, "measure_chance", lambda *arguments: calls.append(arguments[2]) or measure(*arguments))
     first = chance(config, prototypes=2, quiet=True)
     assert chance(config, EvaluationProtocol(resamples=7), prototypes=2, quiet=True) == first
     assert calls == [2]
@@ -108,6 +109,27 @@ def test_it_is_measured_once_for_data_protocol_and_number_of_prototypes(
     kept = next(Path(config.cache.folder).glob("*-chance.json"))
     kept.write_text("{")  # half a file is no reason to stop
     assert chance(config, prototypes=2, quiet=True) == first
+
+
+def test_only_what_was_asked_for_is_measured_unless_all_is_known(
+    config: Config, run_data: RunData, monkeypatch: pytest.MonkeyPatch
+):
+    calls = []
+    measure = module.measure_chance
+    monkeypatch.setattr(
+        module, "measure_chance", lambda *arguments: calls.append(len(arguments[1])) or measure(*arguments)
+    )
+    ask = partial(chance_of, run_data, "test", EvaluationProtocol(tau=config.data.tau), 2)
+    some = ask(frozenset({"coverage", "accuracy"}))
+    assert some.numbers() == ["coverage", "precision", "recall"]
+    assert ask(frozenset({"coverage"})) == some
+    assert calls == [1]
+    everything = chance(config, prototypes=2, quiet=True)
+    assert ask(frozenset({"coverage"})) == everything
+    assert {row: numbers["coverage"] for row, numbers in everything.rows.items()} == {
+        row: numbers["coverage"] for row, numbers in some.rows.items()
+    }
+    assert len(calls) == 2
 
 
 class Bare(ToyBirds):

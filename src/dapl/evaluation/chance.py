@@ -70,25 +70,34 @@ def chance(
     return chance_of(run_data, split, protocol or EvaluationProtocol(tau=config.data.tau), prototypes)
 
 
-def chance_of(run_data: RunData, split: Split, protocol: EvaluationProtocol, prototypes: int) -> Chance:
+def chance_of(
+    run_data: RunData,
+    split: Split,
+    protocol: EvaluationProtocol,
+    prototypes: int,
+    metrics: frozenset[str] | None = None,
+) -> Chance:
     """The same for data that is open already; the first of several processes measures, and the others return nothing.
 
-    All of them must call it: what is not in the caches yet is put there by all together.
+    All of them must call it: what is not in the caches yet is put there by all together. Of ``metrics`` only; where the
+    numbers of all are known already, these.
     """
     dataset = run_data.dataset(split)
-    names = reachable(dataset)
+    everything = reachable(dataset)
+    names = everything if metrics is None else everything & metrics
     if protocol.scope == "projection" or not names:
         reason = NO_SOURCES if protocol.scope == "projection" else "the data has neither parts nor foreground masks"
         return Chance(prototypes, missing={one.name: reason for one in TRIVIAL})
-    file = run_data.folder / f"{chance_key(run_data, split, protocol, prototypes)}-chance.json"
-    known = _read(file) if run_data.config.cache.pixels else None
-    if known is not None:
-        return known
+    for some in dict.fromkeys((everything, names)):
+        file = run_data.folder / f"{chance_key(run_data, split, protocol, prototypes, some)}-chance.json"
+        known = _read(file) if run_data.config.cache.pixels else None
+        if known is not None:
+            return known
     truth = SplitGroundTruth(run_data, split, protocol)
     run_data.images(split)
     if run_data.processes.global_rank > 0:
         return Chance(prototypes)
-    found = _measure(truth, names, prototypes)
+    found = measure_chance(truth, names, prototypes)
     if run_data.config.cache.pixels:
         with suppress(WriteError):  # a folder that can only be read: it is measured again next time
             write_json(file, found.to_json())
@@ -102,14 +111,16 @@ def reachable(dataset: Dataset) -> frozenset[str]:
     return frozenset(one.name for one in METRICS if annotated and "maps" in one.needs and gives.issuperset(one.needs))
 
 
-def chance_key(run_data: RunData, split: Split, protocol: EvaluationProtocol, prototypes: int) -> str:
+def chance_key(
+    run_data: RunData, split: Split, protocol: EvaluationProtocol, prototypes: int, metrics: frozenset[str]
+) -> str:
     """Names the numbers: the same key, the same numbers. Intervals are no part of them."""
     base, rows = base_rows(run_data.dataset(split))
     data = run_data.config.data
     options = {
         name: value for name, value in protocol.to_json().items() if name not in ("resamples", "ece_bins", "control")
     }
-    said = [code_digest(), base.fingerprint, rows, data.image_size, data.fit, options, prototypes]
+    said = [code_digest(), base.fingerprint, rows, data.image_size, data.fit, options, prototypes, sorted(metrics)]
     return hashlib.blake2b(json.dumps(said).encode(), digest_size=12).hexdigest()
 
 
@@ -133,7 +144,8 @@ class _TrivialView(BatchView):
         return self.row.maps(self.batch).expand(*self.kept.shape, self.size, self.size)
 
 
-def _measure(truth: SplitGroundTruth, names: frozenset[str], prototypes: int) -> Chance:
+def measure_chance(truth: SplitGroundTruth, names: frozenset[str], prototypes: int) -> Chance:
+    """The numbers of these metrics, measured anew whatever the cache holds."""
     run_data, dataset = truth.run_data, truth.run_data.dataset(truth.split)
     labels = torch.tensor(list(dataset.labels))
     gives = data_gives(dataset.parts, dataset.has_masks)

@@ -116,7 +116,7 @@ def _evaluate_process(
     result = summarise(measured, facts, missing, counts)
     if with_chance and "maps" in has and names & reachable(dataset):
         number = prototypes_per_class(measured.kept)
-        result = replace(result, chance=chance_of(run_data, split, protocol, number))
+        result = replace(result, chance=chance_of(run_data, split, protocol, number, names))
     if files and processes.global_rank == 0:
         with loaded.run.locked_for_results():
             before: dict[str, Any] = {}
