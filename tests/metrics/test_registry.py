@@ -74,6 +74,18 @@ def test_a_number_is_known_wherever_numbers_are_named(entry) -> None:
     assert row["text"] == entry.heading
 
 
+@pytest.mark.parametrize("name", sorted({metric.function for metric in METRICS if metric.function}))
+def test_a_function_is_found_in_its_module(name: str) -> None:
+    """So that one that is added need not be named in the package too: a metric is added in three files."""
+    assert functional.__getattr__(name) is getattr(functional, name)
+
+
+def test_no_other_name_is_found() -> None:
+    for name in ("covrage", "check_maps", "torch"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            functional.__getattr__(name)
+
+
 def test_neither_much_nor_little_of_the_object_is_better_anywhere() -> None:
     assert number("object_overlap").better is None
     assert dapl.metrics.ObjectOverlap.higher_is_better is None

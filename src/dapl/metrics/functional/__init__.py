@@ -16,6 +16,10 @@ in pixels of the image *as the model saw it*, a pixel covering [x, x+1) × [y, y
 """
 
 # ruff: noqa: F401  (this is where they are imported from)
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
 from dapl.metrics.functional.background import (
     background_bias,
     background_overlap,
@@ -125,3 +129,16 @@ from dapl.metrics.functional.purity import (
 from dapl.metrics.functional.regions import activation_regions, flat_maps, iou, upsample
 from dapl.metrics.functional.sizing import mass_regions, object_regions, sized_regions
 from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The function of a metric that is not named above: a new one is written in its module and nowhere else."""
+        from dapl.metrics.registry import METRICS
+
+        if name in {metric.function for metric in METRICS}:
+            for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+                found = vars(importlib.import_module(module.name)).get(name)
+                if getattr(found, "__module__", None) == module.name:
+                    return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
