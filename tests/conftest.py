@@ -86,6 +86,15 @@ def processes(config: Config) -> Processes:
 
 
 @pytest.fixture
+def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several processes are copies of this one, which has used no threads: they need not import everything anew.
+
+    `tests/evaluation/test_evaluate.py` and the last of `tests/processes/test_two_devices.py` start them as users do.
+    """
+    monkeypatch.setattr("dapl.processes.fabric.START", "ddp_fork")
+
+
+@pytest.fixture
 def run_data_of(processes: Processes) -> Callable[[Config], RunData]:
     return lambda config: RunData(config, processes, Reporter(quiet=True))
 
@@ -320,14 +329,13 @@ FACE_SPLITS = {"train": [["000", "001"]], "val": [["002", "003"]], "test": [["00
 
 
 @pytest.fixture(scope="session")
-def face_videos(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[..., None]) -> Path:
+def face_videos(made_once: Callable[..., Path], write_video: Callable[..., None]) -> Path:
     """FaceForensics++'s layout with 30 short videos of one photograph, other per identity and per manipulation.
 
     Shared by all tests: copy it before you change it.
     """
     from skimage.data import astronaut
 
-    root = tmp_path_factory.mktemp("FaceForensics++")
     photograph = Image.fromarray(astronaut()).crop((110, 20, 350, 230))
     tints = {
         "original_sequences/youtube": (1.0, 1.0, 1.0),
@@ -336,32 +344,39 @@ def face_videos(tmp_path_factory: pytest.TempPathFactory, write_video: Callable[
         "manipulated_sequences/FaceSwap": (0.8, 0.8, 1.0),
         "manipulated_sequences/NeuralTextures": (0.7, 0.9, 1.0),
     }
-    (root / "splits").mkdir()
-    for split, pairs in FACE_SPLITS.items():
-        (root / "splits" / f"{split}.json").write_text(json.dumps(pairs))
-        for pair in pairs:
-            for target, source in (pair, pair[::-1]):
-                for above, tint in tints.items():
-                    name = target if above.startswith("original") else f"{target}_{source}"
-                    turn = (int(target) - 2.5) * (3 if above.startswith("original") else 2)
-                    frames = [
-                        (np.asarray(photograph.rotate(turn, translate=(shift, 0))) * tint).astype(np.uint8)
-                        for shift in range(-9, 9, 3)
-                    ]
-                    write_video(root / above / "c23" / "videos" / f"{name}.mp4", frames)
-    return root
+
+    def make(root: Path) -> None:
+        (root / "splits").mkdir()
+        for split, pairs in FACE_SPLITS.items():
+            (root / "splits" / f"{split}.json").write_text(json.dumps(pairs))
+            for pair in pairs:
+                for target, source in (pair, pair[::-1]):
+                    for above, tint in tints.items():
+                        name = target if above.startswith("original") else f"{target}_{source}"
+                        turn = (int(target) - 2.5) * (3 if above.startswith("original") else 2)
+                        frames = [
+                            (np.asarray(photograph.rotate(turn, translate=(shift, 0))) * tint).astype(np.uint8)
+                            for shift in range(-9, 9, 3)
+                        ]
+                        write_video(root / above / "c23" / "videos" / f"{name}.mp4", frames)
+
+    return made_once("FaceForensics++", make)
 
 
 @pytest.fixture(scope="session")
-def prepared_faces(face_videos: Path, face_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def prepared_faces(face_videos: Path, face_model: Path, made_once: Callable[..., Path]) -> tuple[Path, str]:
     """The videos as `dapl prepare faceforensics` leaves them, and what it said. Copy them before you change them."""
     from dapl.cli import main
 
-    out, said = tmp_path_factory.mktemp("faces") / "out", io.StringIO()
-    options = ["--frames", "3", "--size", "96", "--face-model", str(face_model), "--quiet"]
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        assert main(["prepare", "faceforensics", str(face_videos), str(out), *options]) == 0
-    return out, said.getvalue()
+    def make(folder: Path) -> None:
+        said = io.StringIO()
+        options = ["--frames", "3", "--size", "96", "--face-model", str(face_model), "--quiet"]
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            assert main(["prepare", "faceforensics", str(face_videos), str(folder / "out"), *options]) == 0
+        (folder / "said.txt").write_text(said.getvalue(), encoding="utf-8")
+
+    folder = made_once("faces", make)
+    return folder / "out", (folder / "said.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def first_stages(configured: Callable[..., Config], folder: Path) -> Callable[[int], Run]:
+def first_stages(configured: Callable[..., Config], folder: Path, forked_processes: None) -> Callable[[int], Run]:
     """``first_stages(devices)``: trained in so many processes, with caches of its own; made once for all tests."""
 
     def run(devices: int) -> Run:
@@ -98,6 +98,7 @@ def test_the_same_weights_give_the_same_projection_and_pruning(
         assert alone.get("ungrounded") == together.get("ungrounded")
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_parts_learn_in_two_processes(configured: Callable[..., Config], folder: Path) -> None:
     """Prototypes that follow their sources have no gradient that a process could wait for.
 

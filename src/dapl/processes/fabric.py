@@ -37,6 +37,8 @@ def _only_its_version(package: str) -> Iterator[None]:
 with _only_its_version("torchmetrics"):
     from lightning_fabric import Fabric
 
+START = "ddp_spawn"
+"""How processes are started on one machine: anew, for a copy of this one would hang where it has used threads."""
 _LAUNCHED_BY_OTHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK")
 
 
@@ -57,7 +59,7 @@ class FabricProcesses:
                 accelerator=runtime.accelerator,
                 devices=runtime.devices,
                 num_nodes=runtime.nodes,
-                strategy=("ddp" if launched else "ddp_spawn") if several else "auto",
+                strategy=("ddp" if launched else START) if several else "auto",
                 precision=runtime.precision,  # type: ignore[arg-type]
             )
         except Exception as error:
