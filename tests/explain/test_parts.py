@@ -24,12 +24,14 @@ def facts(*parts: Tensor, visible: list[bool] | None = None) -> ImageFacts:
     return ImageFacts(None, stacked, seen, [f"part {k}" for k in range(len(parts))])
 
 
-def test_the_part_that_is_covered_most() -> None:
+def test_the_part_that_most_of_a_region_lies_on() -> None:
     region = square(0, 0, 10)[None]
     assert name_parts(region, facts(square(8, 8, 8), square(5, 5, 8))) == ["part 1"]
+    sliver, back = square(0, 0, 1), square(2, 2, 12)  # all of the sliver is covered, half of the back
+    assert name_parts(region, facts(sliver, back)) == ["part 1"]
 
 
-def test_of_parts_covered_alike_the_nearest() -> None:
+def test_of_parts_with_as_much_in_common_the_nearest() -> None:
     region = square(0, 0, 11)[None]
     assert name_parts(region, facts(square(0, 0, 2), square(5, 5, 2), square(9, 9, 2))) == ["part 1"]
 
@@ -61,3 +63,13 @@ def test_what_a_prototype_is_called_and_when_it_is_background() -> None:
     assert described(replace(record, region_foreground=None), None).on_object == 0.2
     assert described(None, None).name is None
     assert described(record, PrototypeLook(0, None, {"face": 0.49})).name is None, "no part is clear"
+
+
+def test_a_sliver_names_nothing() -> None:
+    """A region on the back covers all of an eye, and what is left of a hidden beak, in every image."""
+    shares = {"beak": 1.0, "eye": 1.0, "back": 0.8, "wing": 0.5, "nape": 0.45}
+    shared = {"beak": 0.0004, "eye": 0.002, "back": 0.02, "wing": 0.012, "nape": 0.015}
+    assert described(None, PrototypeLook(0, 0.9, shares, shared=shared)).name == "back 80 %, nape 45 %"
+    seldom = shares | {"back": 0.3, "wing": 0.3, "nape": 0.3}
+    assert described(None, PrototypeLook(0, 0.9, seldom, shared=shared)).name is None, "what it lies on is not clear"
+    assert described(None, PrototypeLook(0, 0.9, shares)).name == "beak 100 %, eye 100 %", "a run measured before"

@@ -175,7 +175,7 @@ def _calibration_error(m: Measurements) -> list[AnyStatistic]:
 
 
 def _on_parts(view: BatchView) -> Columns:
-    return {"kept": view.kept, "overlap": view.overlap, "visible": view.visible}
+    return {"kept": view.kept, "overlap": view.overlap, "visible": view.visible, "part_areas": view.part_areas}
 
 
 def _coverage_counts(m: Measurements, tau: float | None = None, column: str = "overlap") -> Tensor:

@@ -30,7 +30,7 @@ from dapl.models.contract import PrototypeModel
 from dapl.runs.loading import LoadedRun
 from dapl.runs.looks import PrototypeLook, looks_to_json
 
-_VERSION = 2  # raise when the same key would give other sums
+_VERSION = 3  # raise when the same key would give other sums
 
 
 class SplitSums:
@@ -45,6 +45,8 @@ class SplitSums:
         self.on_part = torch.zeros(classes, prototypes, parts)
         """C×M×K: images in which the prototype is on the part, and in how many it could be (``part_seen``)."""
         self.part_seen = torch.zeros(classes, prototypes, parts)
+        self.shared = torch.zeros(classes, prototypes, parts)
+        """C×M×K: Σ share of the image that region and part have in common, over the images of ``part_seen``."""
         self.iou = torch.zeros(classes, prototypes, prototypes)
         """C×M×M: Σ IoU of the regions of two prototypes, and over how many images (``pairs``)."""
         self.pairs = torch.zeros(classes, prototypes, prototypes)
@@ -64,6 +66,10 @@ class SplitSums:
     def heads_on_parts(self) -> Tensor:
         """K×M over all classes, as the evaluation draws it."""
         return (self.on_part.sum(0) / self.part_seen.sum(0)).T
+
+    def heads_shared(self) -> Tensor:
+        """K×M over all classes: mean share of the image that the regions of a head and a part have in common."""
+        return (self.shared.sum(0) / self.part_seen.sum(0)).T
 
     def heads_overlap(self) -> Tensor:
         """M×M over all classes; NaN on the diagonal."""
@@ -87,7 +93,9 @@ def sums_of(model: PrototypeModel, rows: Rows, labels: Tensor, parts: int, tau: 
         visible = rows["visible"]
         assigned = assign(rows["overlap"], tau, visible, rows["kept"])
         sums.on_part.index_add_(0, labels, assigned.float())
-        sums.part_seen.index_add_(0, labels, (visible.unsqueeze(1) & rows["kept"].unsqueeze(2)).float())
+        could = (visible.unsqueeze(1) & rows["kept"].unsqueeze(2)).float()
+        sums.part_seen.index_add_(0, labels, could)
+        sums.shared.index_add_(0, labels, rows["overlap"].float() * rows["part_areas"].float().unsqueeze(1) * could)
     return sums
 
 
@@ -107,6 +115,7 @@ def looks_of(sums: SplitSums, model: PrototypeModel, parts: Sequence[str]) -> li
             j,
             on_object=_ratio(one.foreground, one.seen),
             parts={name: share for k, name in enumerate(parts) if (share := _ratio(one.on_part[k], one.part_seen[k]))},
+            shared={name: area for k, name in enumerate(parts) if (area := _ratio(one.shared[k], one.part_seen[k], 6))},
             same_spot=sorted(one.same - {j}),
         )
         for j, one in enumerate(found)
@@ -118,7 +127,7 @@ class _Pooled:
 
     def __init__(self, parts: int) -> None:
         self.foreground, self.seen = 0.0, 0.0
-        self.on_part, self.part_seen = torch.zeros(parts), torch.zeros(parts)
+        self.on_part, self.part_seen, self.shared = torch.zeros(parts), torch.zeros(parts), torch.zeros(parts)
         self.same: set[int] = set()
 
     def add(self, sums: SplitSums, label: int, place: int) -> None:
@@ -126,10 +135,11 @@ class _Pooled:
         self.seen += float(sums.seen[label, place])
         self.on_part += sums.on_part[label, place]
         self.part_seen += sums.part_seen[label, place]
+        self.shared += sums.shared[label, place]
 
 
-def _ratio(part: float | Tensor, whole: float | Tensor) -> float | None:
-    return round(float(part) / float(whole), 4) if float(whole) > 0 else None
+def _ratio(part: float | Tensor, whole: float | Tensor, digits: int = 4) -> float | None:
+    return round(float(part) / float(whole), digits) if float(whole) > 0 else None
 
 
 def _empty(model: PrototypeModel, parts: int) -> SplitSums:

@@ -89,6 +89,12 @@ class BatchView:
         return self._overlap_of(self.regions)
 
     @cached_property
+    def part_areas(self) -> Tensor | None:
+        """B×K: the share of the image that each part takes up."""
+        parts = self.truth.parts
+        return None if parts is None else parts.flatten(2).sum(2) / (parts.shape[-2] * parts.shape[-1])
+
+    @cached_property
     def ious(self) -> Tensor:
         """B×M×M, of every two regions."""
         return self._ious_of(self.regions)

@@ -123,7 +123,7 @@ class Reason:
     dashed: bool = field(metadata=doc("Whether its lines are dashed, because all colours are taken."))
     part: str | None = field(metadata=doc("Its name: the parts that it is on, with shares; null: none is clear."))
     parts: Parts = field(metadata=doc("The same as pairs: the share of the images in which it is on the part."))
-    here: str | None = field(metadata=doc("The part that its region covers most of in this image, where known."))
+    here: str | None = field(metadata=doc("The part that most of its region lies on in this image, where known."))
     foreground: float | None = field(metadata=doc("Share of the region on the object in this image, where known."))
     on_object: float | None = field(metadata=doc("Share of its regions on the object, over the images measured."))
     background: bool = field(metadata=doc("Whether more than half of it lies off the object, by `on_object`."))

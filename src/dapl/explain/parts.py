@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from dapl.data.sample import Sample
-from dapl.metrics.functional import assign, overlap, region_background_share, visible_parts
+from dapl.metrics.functional import assign, region_background_share, visible_parts
 from dapl.metrics.functional.parts import part_masks
+from dapl.metrics.functional.regions import shared_pixels
 from dapl.metrics.naming import Parts, clear_parts, is_background, part_text
 from dapl.runs.looks import PrototypeLook
 from dapl.runs.records import PrototypeRecord
@@ -82,21 +83,21 @@ def described(record: PrototypeRecord | None, look: PrototypeLook | None) -> Des
     on_object = next((share for share in shares if share is not None), None)
     if look is None:
         return Described(on_object=on_object)
-    return Described(clear_parts(look.parts), on_object, tuple(look.same_spot))
+    return Described(clear_parts(look.parts, look.shared), on_object, tuple(look.same_spot))
 
 
 def name_parts(regions: Tensor, facts: ImageFacts | None) -> list[str | None]:
-    """For each region (bool M×S×S) the part that it covers most of; None where it lies on none, or none is known.
+    """For each region (bool M×S×S) the part that most of it lies on; None where it covers none, or none is known.
 
-    Of parts that are covered alike (small ones mostly lie inside a region) the one nearest to its centre is taken.
+    Of parts with which it has the same number of pixels in common the one nearest to its centre is taken.
     """
     if facts is None or facts.parts is None or len(regions) == 0:
         return [None] * len(regions)
-    covered = overlap(regions, facts.parts)  # M×K
-    assigned = assign(covered, TAU, facts.visible)
+    shared, sizes = shared_pixels(regions, facts.parts)  # M×K and K
+    assigned = assign(shared / sizes.clamp(min=1), TAU, facts.visible)
     distance = (_centres(regions).unsqueeze(1) - _centres(facts.parts).unsqueeze(0)).norm(dim=2)
     nearness = 1 - distance / distance.new_tensor(regions.shape[-2:]).norm()
-    best = (covered + 1e-3 * nearness).masked_fill(~assigned, -1).argmax(1).tolist()
+    best = (shared + 0.5 * nearness).masked_fill(~assigned, -1).argmax(1).tolist()
     return [facts.names[k] if assigned[m, k] else None for m, k in enumerate(best)]
 
 

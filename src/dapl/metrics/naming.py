@@ -11,6 +11,8 @@ CLEAR_FROM = 0.5
 """A part names a prototype that is on it in at least this share of the images that show the part."""
 ALSO_FROM = 0.4
 """A second part is named from this share on."""
+SLIVER = 0.2
+"""A part names nothing where the region has less in common with it than this share of what it has with another part."""
 SAME_FROM = 0.5
 """Two prototypes look at the same spot when the mean IoU of their regions is at least this."""
 _NAMED = 2
@@ -59,7 +61,7 @@ def background_warning(share: float | None) -> str | None:
         return None
     return (
         f"{share:.0%} of what the reasons rest on lies off the object: the model looks at background; look at the "
-        "masks (`dapl prepare check`), train with a foreground loss or a larger weight of it, or on images with more "
+        "masks with dapl prepare check, train with a foreground loss or a larger weight of it, or on images with more "
         "varied backgrounds"
     )
 
@@ -73,18 +75,32 @@ def is_background(on_object: float | None) -> bool:
     return on_object is not None and lies_on_background(1 - on_object)
 
 
-def clear_parts(shares: Mapping[str, float]) -> Parts:
-    """The parts that name a prototype; none where no part is clear.
+def clear_parts(shares: Mapping[str, float], shared: Mapping[str, float] | None = None) -> Parts:
+    """The parts that name a prototype, what most of its region lies on first; none where no part is clear.
+
+    A small part, and a sliver of one that is nearly hidden, is soon covered by a region that lies on another part: what
+    a region has little in common with does not name it, however often it covers that.
+
+    Args:
+        shares: by part, in which share of the images that show it the prototype is on it.
+        shared: by part, the mean area that region and part have in common; None: the shares alone decide.
 
     >>> clear_parts({"tail": 0.1, "nape": 0.4, "face": 0.9})
     (('face', 0.9), ('nape', 0.4))
     >>> clear_parts({"tail": 0.3, "nape": 0.4})
     ()
+    >>> clear_parts({"beak": 1.0, "back": 0.9, "wing": 0.6}, {"beak": 0.001, "back": 0.03, "wing": 0.01})
+    (('back', 0.9), ('wing', 0.6))
     """
-    ordered = sorted(shares.items(), key=lambda item: -item[1])
-    if not ordered or ordered[0][1] < CLEAR_FROM:
+    area = {name: shared.get(name, 0.0) for name in shares} if shared else {}
+    most = max(area.values(), default=0.0)
+    real = [name for name in shares if not area or area[name] >= SLIVER * most]
+    ordered = sorted(real, key=lambda name: (-area.get(name, 0.0), -shares[name]))
+    first = next((name for name in ordered if shares[name] >= CLEAR_FROM), None)
+    if first is None:
         return ()
-    return tuple((name, share) for name, share in ordered[:_NAMED] if share >= ALSO_FROM)
+    others = [name for name in ordered if name != first and shares[name] >= ALSO_FROM]
+    return tuple((name, shares[name]) for name in [first, *others][:_NAMED])
 
 
 def part_text(parts: Sequence[tuple[str, float]]) -> str | None:

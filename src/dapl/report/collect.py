@@ -227,19 +227,21 @@ class _Collecting:
             return []
         count = len(self.loaded.classes)
         chosen = {label * count // _STRIP_CLASSES for label in range(_STRIP_CLASSES)} if count > _STRIP_CLASSES else {}
-        parts, shares = self.run_data.dataset(self.split).parts, self.sums.heads_on_parts()
+        parts = self.run_data.dataset(self.split).parts
+        shares, shared = self.sums.heads_on_parts(), self.sums.heads_shared()
         strip = []
         for head in range(self.model.prototypes.groups):
             own = [n for n, e in enumerate(entries) if e["head"] == head and e["kept"] and e["source"]]
             own = [n for n in own if not chosen or entries[n]["class"] in chosen]
             named = {name: float(shares[k, head]) for k, name in enumerate(parts) if shares[k, head] > 0}
+            common = {name: float(shared[k, head]) for k, name in enumerate(parts) if shares[k, head] > 0}
             on_object = [entries[n]["on_object"] for n in own if entries[n]["on_object"] is not None]
             strip.append(
                 {
                     "head": head,
                     "colour": head_colour(head),
                     "dashed": is_dashed(head),
-                    "name": part_text(clear_parts(named)),
+                    "name": part_text(clear_parts(named, common)),
                     "background": bool(on_object) and is_background(sum(on_object) / len(on_object)),
                     "entries": own,
                 }

@@ -21,6 +21,8 @@ class PrototypeLook:
     """By the name of a part: in which share of the images that show the part the prototype is on it."""
     same_spot: list[int] = field(default_factory=list)
     """Other prototypes of its classes whose regions are nearly the same."""
+    shared: dict[str, float] = field(default_factory=dict)
+    """By the name of a part: the share of the image that region and part have in common, mean over the same images."""
 
 
 def looks_to_json(looks: Sequence[PrototypeLook], split: str) -> dict[str, Any]:

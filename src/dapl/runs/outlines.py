@@ -12,8 +12,9 @@ POINTS = 48
 """Points per closed line, at most: enough for a smooth line at the size of a page."""
 _LEAST = 8
 """Points of the shortest line that is drawn: anything shorter is a speck of two or three pixels."""
-_SMOOTHED = 4
-"""Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels."""
+_SMOOTHED, _SHARE = 4, 14
+"""Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels: at least so many, of a
+long line one in so many of its points."""
 
 _FINE = 160
 """Images of this many pixels per side are outlined at half their resolution."""
@@ -54,11 +55,9 @@ def _smooth(line: np.ndarray) -> np.ndarray:
     step = max(2, -(-len(line) // POINTS))
     if len(line) < 2 * step * _SMOOTHED:
         return line[::step]
-    around = np.concatenate((line, line[: _SMOOTHED - 1]))
-    total = around[_SMOOTHED - 1 :].copy()
-    for shift in range(1, _SMOOTHED):
-        total += around[_SMOOTHED - 1 - shift : len(around) - shift]
-    return total[::step] / _SMOOTHED
+    window = max(_SMOOTHED, len(line) // _SHARE)
+    sums = np.concatenate((np.zeros((1, 2)), line, line[: window - 1])).cumsum(0)
+    return (sums[window:] - sums[:-window])[::step] / window
 
 
 def path_of(lines: Sequence[Sequence[Sequence[float]] | np.ndarray]) -> str:

@@ -11,6 +11,7 @@ const runs = [...document.querySelectorAll(".run")].map((element) => ({
 }));
 const same = document.body.dataset.same === "true";
 let asking = null;
+let names = [];
 
 /** `about`: { example } or { file }. */
 async function begin(about) {
@@ -18,7 +19,10 @@ async function begin(about) {
   const mine = (asking = new AbortController());
   say(null);
   try {
-    await Promise.all(runs.map(async (run, place) => show(run, await api.explain(await known(about, place), [], [], mine.signal, run.base))));
+    const answers = await Promise.all(runs.map(async (run, place) => api.explain(await known(about, place), [], [], mine.signal, run.base)));
+    // Classes are compared by name: another run may know the image as a file only, or number its classes otherwise.
+    const truth = names[answers[0].image.label] ?? null;
+    runs.forEach((run, place) => show(run, answers[place], truth));
     document.body.dataset.answered = about.example ?? "file";
   } catch (error) {
     if (error.name !== "AbortError") say(error.message);
@@ -32,17 +36,17 @@ async function known(about, place) {
   return { file: await response.blob() };
 }
 
-function show({ element, facts }, answer) {
+function show({ element, facts }, answer, truth) {
   const evidence = answer.classes[0];
-  const label = answer.image.label;
-  element.querySelector(".answered").replaceChildren(...[
+  element.querySelector(".answered").replaceChildren(
     html("p", { class: "said" }, html("b", {}, ...breakable(evidence.name)), ` ${percent(evidence.probability)} `,
-      label === null ? null : html("span", { class: label === answer.predicted ? "right" : "wrong" }, label === answer.predicted ? "✓ as it is labelled" : "✗ labelled otherwise")),
-    evidence.warning ? html("p", { class: "note warning", role: "alert" }, `${evidence.warning[0].toUpperCase()}${evidence.warning.slice(1)}.`) : null,
+      truth === null ? null : html("span", { class: evidence.name === truth ? "right" : "wrong" }, evidence.name === truth ? "✓ as it is labelled" : `✗ labelled ${truth}`)),
+    // Without a warning something empty stands in its row, so that the images of all runs are side by side.
+    evidence.warning ? html("p", { class: "note warning", role: "alert" }, `${evidence.warning[0].toUpperCase()}${evidence.warning.slice(1)}.`) : html("span"),
     overview(evidence, answer.image.url, facts),
     nameList(evidence),
     new ClassCard(evidence, answer.image.url, null, facts).element,
-  ].filter((child) => child !== null));
+  );
 }
 
 function say(problem) {
@@ -66,6 +70,7 @@ byId("file").addEventListener("change", (event) => {
 
 async function start() {
   const classes = await api.get("/api/classes");
+  names = classes.map((one) => one.name);
   byId("example-class")?.append(...classes.map((one) => html("option", { value: one.index }, one.name)));
   const wanted = /^#example=(\d+)$/.exec(location.hash);
   const first = wanted ? Number(wanted[1]) : await examples.first();

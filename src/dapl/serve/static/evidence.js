@@ -181,7 +181,7 @@ function chips(row, mark, { heads }) {
   return html("div", { class: "chips" },
     chip({}, key(row.colour), heads > 1 ? `head ${row.head} · ` : "", `prototype ${row.prototype}`),
     row.part ? chip({ title: "the parts that it is on, with the share of the measured images in which it is" }, row.part) : null,
-    row.here ? chip({ title: "the part that its region covers most of in this image" }, `here ${row.here}`) : null,
+    row.here ? chip({ title: "the part that most of its region lies on in this image" }, `here ${row.here}`) : null,
     row.foreground !== null ? chip({ title: "share of the outlined region that lies on the object" }, `${whole(row.foreground)} on the object here`) : null,
     row.own ? (row.of.length > 1 ? chip({ title: row.of.join(", ") }, `shared by ${row.of.length} classes`) : null) : chip({}, `of ${row.of.join(", ")}`),
     row.background ? chip({ class: "chip warn", title: "mean over the measured images" }, `background: ${whole(row.on_object)} on the object`) : null,
