@@ -77,9 +77,11 @@ docs: $(STAMP)
 results: $(STAMP)
 	$(BIN)/python docs/render_results.py
 
-# The images of README and docs, from runs that are trained for it: five minutes on two cores.
+# The images of README and docs, from runs that are trained for it: five minutes on two cores. Some of them, or of runs that
+# are there: make pictures PICTURES='report serve --demo runs/demo'.
+PICTURES ?=
 pictures: $(STAMP) system
-	$(TEST_ENV) $(BIN)/python docs/make_images.py
+	$(TEST_ENV) $(BIN)/python docs/make_images.py $(PICTURES)
 
 # Runs the notebook of the documentation again and keeps what it shows.
 notebook: $(STAMP)

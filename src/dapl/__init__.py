@@ -92,16 +92,20 @@ def evaluate(
     return evaluate_run(_folder(run), protocol, split, metrics, quiet=quiet, splits=splits)  # type: ignore[arg-type]
 
 
-def load(folder: Run | str | Path) -> Classifier:
+def load(folder: Run | str | Path, splits: Splits | None = None) -> Classifier:
     """Open the model of a run, or of a folder that ``dapl export`` wrote, ready to predict and to explain.
 
     >>> model = dapl.load("runs/cub20")                   # doctest: +SKIP
     >>> model.predict("bird.jpg").class_name              # doctest: +SKIP
     '001.Black_footed_Albatross'
+
+    Args:
+        folder: the run, its directory, or an exported folder.
+        splits: the data itself, where the run was trained on data handed over in Python.
     """
     from dapl.export.hub import load_classifier
 
-    return load_classifier(_folder(folder))
+    return load_classifier(_folder(folder), splits)
 
 
 def _folder(run: Run | str | Path) -> Path:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from safetensors.torch import load_file
 
+import dapl
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, parse_config
@@ -19,7 +21,12 @@ from dapl.data.build import build_splits, check_dataset, hand_over
 from dapl.data.sample import Sample, Splits, Subset, train_validation
 from dapl.data.toybirds import ToyBirds
 from dapl.evaluation import evaluate
+from dapl.explain.sheet import write_sheet
+from dapl.report.collect import collect
+from dapl.report.page import write_folder
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
+from dapl.serve.app import build_app
 from dapl.training.trainer import train
 
 from ..conftest import TINY
@@ -79,6 +86,32 @@ def test_it_gives_the_weights_that_the_same_data_gives_by_name(trained: Run, tmp
     a, b = load_file(one.best), load_file(trained.best)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_all_that_shows_a_run_takes_the_data(trained: Run, tmp_path: Path) -> None:
+    """Sheet, explanation, report and page; without it an explanation has no training crops, and says so."""
+    data = splits()
+    assert write_sheet(trained.folder, splits=data) == trained.sheet_file
+    assert trained.sheet_file.exists()
+    model = dapl.load(trained, data)
+    sample, parts = model.sample(data.test.names[0]) or (None, ())
+    assert sample is not None
+    why = model.explain(sample, parts=parts)
+    assert list(parts) == list(data.test.parts)
+    assert why.name == data.test.names[0]
+    assert sample.part_masks is not None
+    assert "data:image/jpeg" in why.html()
+    assert why.patches.problem is None
+    assert all(why.close_up(row) is not None for row in why.classes[0].rows)
+    without = dapl.load(trained).explain(sample)
+    assert without.close_up(without.classes[0].rows[0]) is None
+    assert "handed over in Python" in (without.patches.problem or "")
+    made = collect(trained.folder, splits=data, quiet=True)
+    assert write_folder(made, tmp_path / "report").exists()
+    with TestClient(build_app(load_run(trained.folder), splits=data), base_url="http://localhost") as client:
+        answer = client.post("/api/explain?example=0").json()
+        assert answer["image"]["label"] == data.test.labels[0]
+        assert answer["classes"][0]["rows"][0]["patch"] is not None
 
 
 def test_resume(trained: Run) -> None:

@@ -18,9 +18,9 @@ from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError
 from dapl.config import DataSection, ModelConfig
-from dapl.data.build import build_splits
+from dapl.data.build import build_splits, hand_over
 from dapl.data.images import read_image, rgb_of, upright
-from dapl.data.sample import Sample, class_index
+from dapl.data.sample import Sample, Splits, class_index
 from dapl.data.transforms import Fit, fit
 from dapl.explain.draw import percentage
 from dapl.explain.evidence import ModelRecords, explanations, logits_of, run_pass
@@ -88,19 +88,24 @@ class Classifier:
         about: str = "",
         patches: PatchSource | None = None,
         data: DataSection | None = None,
+        splits: Splits | None = None,
     ) -> None:
-        """``about`` says in a few words which model it is; ``data`` is what a run was trained on."""
-        self.model, self.known, self.about, self.data = model, known, about, data
+        """``about`` says in a few words which model it is; ``data`` is what a run was trained on, ``splits`` the same
+        where it was handed over in Python."""
+        self.model, self.known, self.about, self.data, self.splits = model, known, about, data, splits
         self.classes = list(known.classes)
         self.image_size, self.fit = image_size, fit
         self.patches = patches or PatchSource()
 
     @classmethod
-    def of_run(cls, loaded: LoadedRun) -> Classifier:
+    def of_run(cls, loaded: LoadedRun, splits: Splits | None = None) -> Classifier:
+        """``splits``: the data of a run that was trained on data handed over in Python."""
+        if splits is not None:
+            hand_over(loaded.config.data, splits)
         config, data = loaded.config, loaded.config.data
         known = ModelRecords(loaded.classes, loaded.records, loaded.run.looks())
         words = about(config.model, data.name)
-        return cls(loaded.model, known, data.image_size, data.fit, words, RunPatches(config), data)
+        return cls(loaded.model, known, data.image_size, data.fit, words, RunPatches(config, splits), data, splits)
 
     def __repr__(self) -> str:
         kept = int(self.model.prototypes.kept.sum()) if len(self.model.prototypes) else 0
@@ -187,7 +192,7 @@ class Classifier:
         """An image of the run's data with its annotations, by its name, and the names of its parts."""
         if self.data is None:
             return None
-        splits = build_splits(self.data)
+        splits = self.splits or build_splits(self.data)
         for dataset in (splits.test, splits.validation, splits.train):
             if name in dataset.names:
                 return dataset[list(dataset.names).index(name)], dataset.parts

@@ -15,6 +15,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import expand_path
 from dapl.config import Config
 from dapl.data.build import build_splits
+from dapl.data.sample import Splits
 from dapl.data.transforms import fit
 from dapl.runs.outlines import main_bounds, moved
 from dapl.runs.records import PrototypeRecord
@@ -96,9 +97,10 @@ class RunPatches(PatchSource):
     ``problem`` says why: an explanation does without.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, splits: Splits | None = None) -> None:
+        """``splits``: the data of a run that was trained on data handed over in Python."""
         super().__init__()
-        self.config = config
+        self.config, self._splits = config, splits
         self._remembered: dict[int, Tensor] = {}
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
@@ -126,7 +128,7 @@ class RunPatches(PatchSource):
     @cached_property
     def _training(self) -> _TrainingImages | None:
         try:
-            return _TrainingImages(self.config)
+            return _TrainingImages(self.config, self._splits)
         except DaplError as error:
             self.problem = f"without the training images of the prototypes: {error}"
             return None
@@ -138,9 +140,9 @@ class _TrainingImages:
     The cache is only read: to decode all images for the sake of a few would take longer than those few.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, splits: Splits | None) -> None:
         self.data = data = config.data
-        self.dataset = dataset = base_rows(build_splits(data).train)[0]
+        self.dataset = dataset = base_rows((splits or build_splits(data)).train)[0]
         self.rows = {name: row for row, name in enumerate(dataset.names)}
         folder = expand_path(config.cache.folder, "cache.folder")
         key = pixels_key(dataset, data.image_size, data.fit)

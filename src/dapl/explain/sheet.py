@@ -14,6 +14,8 @@ from dapl.batches.run_data import RunData
 from dapl.common.files import replacing
 from dapl.common.progress import Reporter
 from dapl.config import Config
+from dapl.data.build import hand_over
+from dapl.data.sample import Splits
 from dapl.explain.draw import TileSheet, draw_outline, fitting_text, head_colour, is_dashed, to_pil
 from dapl.explain.evidence import ModelRecords, slots_of
 from dapl.explain.parts import ImageFacts, foreground_shares
@@ -121,10 +123,11 @@ def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, slot: int,
     return drawn
 
 
-def write_sheet(folder: Path, config: Config | None = None) -> Path:
-    """Draw prototypes.png of a finished run."""
+def write_sheet(folder: Path, config: Config | None = None, splits: Splits | None = None) -> Path:
+    """Draw prototypes.png of a finished run; ``splits``: its data, where that was handed over in Python."""
     loaded = load_run(folder, config=config)
-    run_data = RunData(loaded.config, SingleProcess(), Reporter(quiet=True))
+    hand_over(loaded.config.data, splits)
+    run_data = RunData(loaded.config, SingleProcess(), Reporter(quiet=True), splits)
     sheet = prototype_sheet(loaded, run_data)
     with replacing(loaded.run.sheet_file) as temporary:
         sheet.save(temporary, format="PNG", optimize=True)

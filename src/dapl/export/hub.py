@@ -23,6 +23,7 @@ from torch import Tensor
 from dapl.common.errors import BrokenError, DaplError, MissingError
 from dapl.common.files import make_folder, replacing_folder, write_bytes, write_json, write_text
 from dapl.common.reading import read_bytes, refuse_links_out
+from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier, about
 from dapl.explain.evidence import ModelRecords
 from dapl.export.card import ModelCard
@@ -209,14 +210,16 @@ def is_exported(folder: Path | str) -> bool:
     return (Path(folder) / CONFIG).is_file() and (Path(folder) / WEIGHTS).is_file()
 
 
-def load_classifier(folder: Path | str) -> Classifier:
+def load_classifier(folder: Path | str, splits: Splits | None = None) -> Classifier:
     """The model of a run directory, or of an exported folder, ready to predict and to explain.
+
+    ``splits``: the data of a run that was trained on data handed over in Python.
 
     >>> load_classifier("runs/birds/export").predict("bird.png").class_name  # doctest: +SKIP
     'Indigo Bunting'
     """
     folder = Path(folder).expanduser()
-    return load_exported(folder).classifier if is_exported(folder) else Classifier.of_run(load_run(folder))
+    return load_exported(folder).classifier if is_exported(folder) else Classifier.of_run(load_run(folder), splits)
 
 
 def load_exported(folder: Path | str) -> ExportedModel:

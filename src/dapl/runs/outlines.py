@@ -13,8 +13,8 @@ POINTS = 48
 _LEAST = 8
 """Points of the shortest line that is drawn: anything shorter is a speck of two or three pixels."""
 _SMOOTHED, _SHARE = 4, 14
-"""Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels: at least so many, of a
-long line one in so many of its points."""
+"""Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels: at least so many, and
+of a long line one in so many of its points."""
 
 _FINE = 160
 """Images of this many pixels per side are outlined at half their resolution."""

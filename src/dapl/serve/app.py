@@ -23,6 +23,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
 from dapl.common.errors import DaplError
+from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier
 from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
@@ -43,14 +44,15 @@ def build_app(
     places: int = PLACES,
     token: str | None = None,
     access_log: AccessLog | None = None,
+    splits: Splits | None = None,
 ) -> ASGIApp:
     """The page and the API of a run; of several, a page that compares them, and each below a number of its own.
 
     ``names``: further host names under which it may be called. ``token``: what everyone has to show; None lets everyone
-    in who reaches the port.
+    in who reaches the port. ``splits``: the data of runs that were trained on data handed over in Python.
     """
     several = len(runs) > 1
-    states = [_state(loaded, f"/{number}" if several else "", places) for number, loaded in enumerate(runs, 1)]
+    states = [_state(loaded, f"/{number}" if several else "", places, splits) for number, loaded in enumerate(runs, 1)]
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -72,12 +74,12 @@ def build_app(
     return Guard(outer, ("localhost", *names), token, access_log)
 
 
-def _state(loaded: LoadedRun, prefix: str, places: int) -> State:
+def _state(loaded: LoadedRun, prefix: str, places: int, splits: Splits | None) -> State:
     marks = Marks.of_run(loaded.run.folder)
     marks.read()  # a broken file is said now, not when someone marks something
-    classifier = Classifier.of_run(loaded)
-    inspector, report = Inspector(classifier, prefix), LiveReport(loaded, prefix)
-    return State(loaded, classifier, inspector, Examples(loaded.config), marks, ModelThread(places), report, prefix)
+    classifier, examples = Classifier.of_run(loaded, splits), Examples(loaded.config, splits)
+    inspector, report = Inspector(classifier, prefix), LiveReport(loaded, prefix, splits)
+    return State(loaded, classifier, inspector, examples, marks, ModelThread(places), report, prefix)
 
 
 def bare_app(**options: Any) -> FastAPI:
@@ -166,10 +168,12 @@ def serve(
     names: Collection[str] = (),
     token: str | None = None,
     access_log: Path | None = None,
+    splits: Splits | None = None,
 ) -> None:
     """Blocks. Port 0 takes a free one; the address is printed before the first request can come.
 
-    Where others than this machine can reach it there is always a ``token``: a new one unless it is given.
+    Where others than this machine can reach it there is always a ``token``: a new one unless it is given. ``splits``:
+    the data of runs that were trained on data handed over in Python.
     """
     try:
         import fastapi  # noqa: F401
@@ -194,7 +198,8 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="dapl serve: %(message)s")
     listening = _listen(host, port)
     token = token or _token_for(listening)
-    app = build_app(*runs, names=(host, socket.gethostname(), *names), token=token, access_log=requests_log)
+    hosts = (host, socket.gethostname(), *names)
+    app = build_app(*runs, names=hosts, token=token, access_log=requests_log, splits=splits)
     before = signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # ends as Ctrl-C does: what was begun is answered

@@ -16,7 +16,7 @@ from torch import Tensor
 from dapl.common.errors import DaplError
 from dapl.config import Config
 from dapl.data.build import build_splits
-from dapl.data.sample import Dataset, Sample
+from dapl.data.sample import Dataset, Sample, Splits
 from dapl.data.transforms import fit
 from dapl.explain.classifier import Classifier
 from dapl.explain.draw import ATTENTION, jpeg, overlay
@@ -49,13 +49,13 @@ def check_known(chosen: Sequence[int], kind: str, count: int) -> None:
 class Examples:
     """The test split, or nothing where it cannot be opened: the page then takes uploads only."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, splits: Splits | None = None) -> None:
         self.config = config
         self.dataset: Dataset | None = None
         self.image = lru_cache(_ENCODED)(self._image)
         self._decoding = threading.Lock()
         try:
-            self.dataset = build_splits(config.data).test
+            self.dataset = (splits or build_splits(config.data)).test
         except DaplError as error:
             log.warning("no examples: %s", error)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Request
 
+from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier
 from dapl.explain.draw import templates
 from dapl.report.collect import Report, collect
@@ -26,8 +27,8 @@ log = logging.getLogger("dapl.serve")
 class LiveReport:
     """It takes a pass over the test images, so it is made beside everything else, once."""
 
-    def __init__(self, loaded: LoadedRun, prefix: str = "") -> None:
-        self.loaded = loaded
+    def __init__(self, loaded: LoadedRun, prefix: str = "", splits: Splits | None = None) -> None:
+        self.loaded, self._splits = loaded, splits
         self.assets = Linked(f"{prefix}/report/images/", f"{prefix}/report/static/", base=prefix)
         self.report: Report | None = None
         self._state: Literal["not asked for", "being made", "made", "failed"] = "not asked for"
@@ -49,7 +50,7 @@ class LiveReport:
 
     def _make(self) -> None:
         try:
-            self.report = collect(self.loaded.run.folder, config=self.loaded.config, quiet=True)
+            self.report = collect(self.loaded.run.folder, self.loaded.config, splits=self._splits, quiet=True)
         except Exception:  # whatever it is, the page says that there is none and the log says why
             log.exception("the report could not be made")
         with self._lock:
