@@ -45,7 +45,7 @@ def test_a_broken_file_is_one_sentence_that_names_file_and_field(content: bytes,
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
-    with pytest.raises(MissingError, match=r"facts\.json: missing; train anew"):
+    with pytest.raises(MissingError, match=r"facts\.json: no such file; train anew"):
         read_json(path, "train anew")
     path.mkdir()
     with pytest.raises(BrokenError, match="is a folder and not a file"):

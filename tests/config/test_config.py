@@ -356,7 +356,7 @@ def test_not_yaml(text: str, line: int, tmp_path: Path) -> None:
 
 def test_not_text(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DaplError, match=r"run\.yaml: is not YAML"):
+    with pytest.raises(DaplError, match=r"run\.yaml: not text in UTF-8"):
         load_config(tmp_path / "run.yaml")
 
 
@@ -374,7 +374,7 @@ def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(DaplError, match=r"none\.yaml: no such file; give a YAML config"):
         load_config(tmp_path / "none.yaml")
-    with pytest.raises(DaplError, match="cannot be read"):
+    with pytest.raises(DaplError, match="is a folder and not a file; give a YAML config"):
         load_config(tmp_path)
 
 

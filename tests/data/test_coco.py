@@ -342,7 +342,7 @@ def test_files_that_are_no_coco(tmp_path: Path, text: str, message: str) -> None
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(DaplError, match=message):
         built(tmp_path / "bad.json")
-    with pytest.raises(DaplError, match="cannot be read"):
+    with pytest.raises(DaplError, match="no such file; give a COCO JSON file"):
         built(tmp_path / "missing.json")
 
 

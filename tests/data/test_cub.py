@@ -218,7 +218,7 @@ def test_missing_empty_and_binary_files(tiny_cub: Path, file: str) -> None:
     with pytest.raises(DaplError, match=re.escape(f"{path}, line ")):
         cub(tiny_cub)
     path.unlink()
-    with pytest.raises(DaplError, match=re.escape(f"{path}: cannot be read")):
+    with pytest.raises(DaplError, match=re.escape(f"{path}: no such file")):
         cub(tiny_cub)
 
 

@@ -23,12 +23,14 @@ from dapl.models.backbone import create_backbone
 from dapl.models.build import build_model
 from dapl.processes.launch import make_processes
 
+from ..forked import Forked
+
 
 def test_pipes_and_devices_are_no_images(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "zero.png").symlink_to("/dev/zero")
     for name in ("pipe.png", "zero.png"):
-        with pytest.raises(DaplError, match=f"{name}: is a pipe or device, not an image"):
+        with pytest.raises(DaplError, match=f"{name}: is a pipe or device and not a file"):
             read_image(tmp_path / name)
     with pytest.raises(DaplError, match="cannot be read"):
         read_image(tmp_path / ("x" * 300 + ".png"))
@@ -53,6 +55,71 @@ def test_names_that_are_not_utf8_are_left_out_and_named(folder: Path, capsys: py
     ]
     assert main(["prepare", "check", str(folder), "--out", str(folder.parent / "check"), "--quiet"]) == 1
     assert "rename it" in capsys.readouterr().out
+
+
+def test_a_mask_whose_name_is_not_utf8_belongs_to_no_image(folder: Path) -> None:
+    """Its image is left out for the same reason; all others keep theirs, and the name is printed nowhere."""
+    (folder / "masks" / "owl").mkdir(parents=True)
+    for number in range(3):
+        Image.new("L", (40, 40), 255).save(folder / "masks" / "owl" / f"{number}.png")
+    odd = Path(os.fsdecode(os.fsencode(folder / "masks" / "owl") + b"/\xff\xfe.png"))
+    odd.write_bytes((folder / "masks" / "owl" / "0.png").read_bytes())
+    listing = read_folder(folder)
+    assert sum(record.mask is not None for record in listing) == 3
+    for line in (*listing.notes, *(fault.text for fault in listing.faults)):
+        line.encode("utf-8")
+    assert main(["prepare", "check", str(folder), "--out", str(folder.parent / "check"), "--quiet"]) in (0, 1)
+
+
+PIPES: dict[str, Callable[[Path, Path], list[str]]] = {
+    "config": lambda pipe, folder: ["train", str(pipe), "--out", str(folder / "out")],
+    "base of a config": lambda pipe, folder: ["train", str(based_on(pipe)), "--out", str(folder / "out")],
+    "COCO file": lambda pipe, folder: ["prepare", "check", str(pipe), "--data.name", "coco", "--quiet"],
+    "table of keypoints": lambda pipe, folder: ["prepare", "check", str(folder), "--data.keypoints", str(pipe)],
+    "table of CUB": lambda pipe, folder: ["prepare", "check", str(cub_of(pipe)), "--data.name", "cub", "--quiet"],
+    "shard": lambda pipe, folder: ["prepare", "check", str(shards_of(pipe)), "--data.name", "webdataset", "--quiet"],
+    "space of a sweep": lambda pipe, folder: ["sweep", str(pipe), "--search", str(pipe), "--out", str(folder / "out")],
+}
+
+
+def based_on(pipe: Path) -> Path:
+    (pipe.parent / "above.yaml").write_text(f"base: {pipe.name}\n")
+    return pipe.parent / "above.yaml"
+
+
+def cub_of(pipe: Path) -> Path:
+    (pipe.parent / "cub" / "images").mkdir(parents=True)
+    (pipe.parent / "cub" / "classes.txt").symlink_to(pipe)
+    (pipe.parent / "cub" / "images.txt").symlink_to(pipe)
+    return pipe.parent / "cub"
+
+
+def shards_of(pipe: Path) -> Path:
+    (pipe.parent / "shards").mkdir()
+    (pipe.parent / "shards" / "train-0.tar").symlink_to(pipe)
+    return pipe.parent / "shards"
+
+
+@pytest.mark.parametrize("kind", PIPES)
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
+    kind: str, folder: Path, tmp_path: Path, said: Callable[[list[str]], str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    text = said(PIPES[kind](tmp_path / "pipe.yaml", folder))
+    assert text.count("\n") == 1
+    assert ("base: no such file" if kind == "base of a config" else "is a pipe or device and not a file") in text
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Callable[[list[str]], str]:
+    """What a command that is refused says, in a process that may be ended where it waits for ever."""
+
+    def run(words: list[str]) -> str:
+        command = Forked(tmp_path / "said", main, words)
+        command.process.join(60)
+        return command.finish(2)
+
+    return run
 
 
 def test_class_names_have_to_be_text(folder: Path) -> None:

@@ -97,7 +97,7 @@ def test_what_is_no_json_no_file_or_not_there(made: Run, name: str) -> None:
         READERS[name](made)
     path.unlink()
     if name in ("data.json", "prototypes.json"):
-        with pytest.raises(MissingError, match=rf"{name}: missing; the run was not finished, `dapl train --resume"):
+        with pytest.raises(MissingError, match=rf"{name}: no such file; the run was not finished, `dapl train"):
             READERS[name](made)
     else:
         assert READERS[name](made) == {}

@@ -41,6 +41,17 @@ def test_csv_and_a_resumed_run(tmp_path: Path) -> None:
     assert (tmp_path / "csv" / "test.csv").read_text() == "number,value\ncoverage,0.5\n"
 
 
+@pytest.mark.parametrize("text", ["", "epoch,x\nmany,1\n", "x,y\n1,2\n", '"' + "x" * 200_000])
+def test_a_broken_table_of_an_earlier_part_of_the_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "epochs.csv").write_text(text)
+    if text:
+        with pytest.raises(DaplError, match=r"epochs\.csv: not a table with an epoch per row .*; move it away"):
+            Csv(tmp_path / "csv", first=2)
+    else:
+        Csv(tmp_path / "csv", first=2).scalars({"train/total": 1.0}, 2)
+
+
 def test_a_whole_run(configured: Callable[..., Config], tmp_path: Path) -> None:
     config = configured(
         {"schedule": [{"stage": "warm_up", "epochs": 2}], "runtime": {"accelerator": "cpu", "logger": "csv"}}

@@ -9,7 +9,6 @@ folder. What the system refuses becomes a `WriteError` of one sentence.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -20,8 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import DaplError, WriteError, said_by_system
+from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError, said_by_system
 from dapl.common.liveness import is_alive, this_process
+from dapl.common.reading import read_text
 
 _LEFTOVER = re.compile(r"^\.(?P<name>.+?)\.(?P<process>[0-9a-f]+-\d+-\d+|\d+)(?:\.(?P<which>new|old))?\.tmp$")
 """Of a file, or of a folder; older versions named the process by its number alone."""
@@ -189,10 +189,20 @@ def append_line(path: Path, line: str) -> None:
 
     Against loss of power: `sync` the file before something is written that counts on its lines.
     """
+    _append(path, line.encode("utf-8") + b"\n")
+
+
+def make_appendable(path: Path) -> None:
+    """Before work whose lines will go there: the file is there and takes lines, or it is an error."""
+    _append(path, b"")
+
+
+def _append(path: Path, content: bytes) -> None:
     with refusing(path), path.open("ab") as file:
         before = file.tell()
         try:
-            file.write((b"" if _ends_whole(path, before) else b"\n") + line.encode("utf-8") + b"\n")
+            if content:
+                file.write((b"" if _ends_whole(path, before) else b"\n") + content)
             file.flush()
         except OSError:
             with suppress(OSError):
@@ -235,11 +245,8 @@ def mark_as_cache(folder: Path) -> None:
 
 def is_cache(folder: Path) -> bool:
     """Whether dapl has kept caches there, this version or an older one."""
-    try:
-        with (folder / _TAG).open("rb") as file:
-            return file.read(len(_TAG_TEXT)).decode("utf-8", "replace") == _TAG_TEXT
-    except OSError:
-        pass
+    with suppress(MissingError, BrokenError):
+        return read_text(folder / _TAG, "delete it") == _TAG_TEXT
     try:
         return any(_CACHED.fullmatch(entry.name) for entry in os.scandir(folder))
     except OSError:
@@ -352,19 +359,6 @@ def _sync_tree(folder: Path) -> None:
         for name in names:
             sync(Path(inside) / name)
         _sync_folder(Path(inside))
-
-
-def file_digest(path: Path) -> str:
-    """Of the content of a file: two files with the same digest hold the same bytes.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "weights"
-    >>> _ = file.write_bytes(b"one")
-    >>> len(file_digest(file))
-    24
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()  # type: ignore[arg-type]
 
 
 def expand_path(value: str, field: str) -> Path:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dapl.common.errors import DaplError, LockedError
+from dapl.common.errors import BrokenError, DaplError, LockedError, MissingError
 from dapl.common.files import make_folder, refusing
+from dapl.common.reading import read_json
 
 try:
     import fcntl
@@ -148,9 +149,8 @@ def _who(doing: str) -> str:
 def _said(path: Path) -> str:
     """Who holds it, as the holder wrote it down: for people, it decides nothing."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            facts = json.loads(file.read(10_000))
+        facts = read_json(path, "", 10_000)
         who = f"process {facts['process']} on {facts['host']} has been {facts['doing']} there since {facts['since']}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (MissingError, BrokenError, KeyError, TypeError):
         who = "another process is at work there"
     return f"{path.parent}: {who}; wait until it is through, or name another folder."

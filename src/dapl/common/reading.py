@@ -1,14 +1,15 @@
-"""The one door by which small files of a run, an export or a cache are read: regular files of a sane size, then JSON,
-then a schema. Whatever is wrong is a sentence that names the file and, where there is one, the field.
+"""The one door by which files are opened for reading: regular files only, of a sane size where they are read whole;
+then JSON, then a schema. Whatever is wrong is a sentence that names the file and, where there is one, the field.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,39 +19,64 @@ T = TypeVar("T")
 
 LARGEST = 1 << 28
 """Bytes of a text file; larger ones are not ours, and would fill the memory."""
+LARGEST_DATA = 1 << 33
+"""Bytes of a file of the user's that is read whole: annotations of millions of images have some gigabytes."""
+
+
+def open_regular(path: Path, advice: str) -> BinaryIO:
+    """A regular file, open for reading. A pipe or a device, which may give nothing or never end, is refused at once.
+
+    ``advice``: what to do where it is missing or broken, after a semicolon.
+
+    >>> open_regular(Path("/dev/zero"), "name a file")
+    Traceback (most recent call last):
+    dapl.common.errors.BrokenError: /dev/zero: is a pipe or device and not a file; name a file.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingError(f"{path}: no such file; {advice}.") from error
+    except (OSError, ValueError) as error:
+        raise BrokenError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {advice}.") from error
+    mode = os.fstat(file).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(file, "rb")
+    os.close(file)
+    kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or device"
+    raise BrokenError(f"{path}: is {kind} and not a file; {advice}.")
 
 
 def read_bytes(path: Path, advice: str, largest: int = LARGEST) -> bytes:
-    """A regular file, whole. A pipe or a device, which may give nothing or never end, is not opened for reading.
-
-    ``advice``: what to do where it is missing or broken, after a semicolon.
-    """
-    try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise MissingError(f"{path}: missing; {advice}.") from error
-    except (OSError, ValueError) as error:
-        raise BrokenError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {advice}.") from error
-    try:
-        state = os.fstat(file)
-        if not stat.S_ISREG(state.st_mode):
-            kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe or device"
-            raise BrokenError(f"{path}: is {kind} and not a file; {advice}.")
-        if state.st_size > largest:
-            raise BrokenError(f"{path}: {state.st_size:,} bytes are more than such a file has; {advice}.")
-        with os.fdopen(file, "rb", closefd=False) as stream:
-            return stream.read(largest + 1)
-    except OSError as error:
-        raise BrokenError(f"{path}: cannot be read ({error.strerror or error}); {advice}.") from error
-    finally:
-        os.close(file)
+    """A regular file, whole."""
+    with open_regular(path, advice) as stream:
+        try:
+            size = os.fstat(stream.fileno()).st_size
+            if size > largest:
+                raise BrokenError(f"{path}: {size:,} bytes are more than such a file has; {advice}.")
+            return stream.read(size)
+        except OSError as error:
+            raise BrokenError(f"{path}: cannot be read ({error.strerror or error}); {advice}.") from error
 
 
 def read_text(path: Path, advice: str, largest: int = LARGEST) -> str:
+    """As `read_bytes`; the mark that some programs put before UTF-8 is left out."""
     try:
-        return read_bytes(path, advice, largest).decode("utf-8")
+        return read_bytes(path, advice, largest).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BrokenError(f"{path}: not text in UTF-8 ({error.reason} at byte {error.start}); {advice}.") from error
+
+
+def file_digest(path: Path) -> str:
+    """Of the content of a file: two files with the same digest hold the same bytes.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "weights"
+    >>> _ = file.write_bytes(b"one")
+    >>> len(file_digest(file))
+    24
+    """
+    with open_regular(path, "put the file itself there") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()  # type: ignore[arg-type]
 
 
 def parse_json(text: str, where: object, advice: str) -> Any:
@@ -62,8 +88,8 @@ def parse_json(text: str, where: object, advice: str) -> Any:
         raise BrokenError(f"{where}: not JSON ({error}); {advice}.") from error
 
 
-def read_json(path: Path, advice: str) -> Any:
-    return parse_json(read_text(path, advice), path, advice)
+def read_json(path: Path, advice: str, largest: int = LARGEST) -> Any:
+    return parse_json(read_text(path, advice, largest), path, advice)
 
 
 def checked(value: Any, schema: type[T] | TypeAdapter[T], where: object, advice: str) -> T:

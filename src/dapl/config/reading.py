@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from dapl.common.errors import DaplError, nearest
 from dapl.common.plugins import DATASET_GROUP, SYSTEM_GROUP, plugins
+from dapl.common.reading import read_text
 from dapl.common.yaml_text import parse_yaml
 from dapl.config.config import Config
 from dapl.config.data import DataConfig
@@ -100,14 +101,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError as error:
-        raise DaplError(f"{path}: no such file; give a YAML config such as configs/cub20.yaml.") from error
-    except UnicodeDecodeError as error:
-        raise DaplError(f"{path}: is not YAML ({error}).") from error
-    except OSError as error:
-        raise DaplError(f"{path}: cannot be read ({error.strerror}).") from error
+    values = parse_yaml(read_text(path, "give a YAML config such as configs/cub20.yaml"), str(path))
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -6,7 +6,6 @@ for) segmentation are the sample's. Annotations of a crowd are never the object.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import LARGEST_DATA, read_json
 from dapl.data.coco_masks import Segmentations, coco_mask_module
 from dapl.data.listing import Fault, ImageRecord, Listing, MaskFile, drop_unlearned_classes, name_missing_masks
 from dapl.data.sample import choose_classes
@@ -163,12 +163,7 @@ def _part_names(category: Json) -> list[str]:
 
 
 def _load(path: Path) -> dict[str, list[Json]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DaplError(f"{path}: cannot be read ({error.strerror}); give a COCO JSON file.") from error
-    except (ValueError, RecursionError) as error:
-        raise DaplError(f"{path}: not JSON ({error}); export it again.") from error
+    content = read_json(path, "give a COCO JSON file, or export it again", LARGEST_DATA)
     for name in ("images", "annotations", "categories"):
         items = content.get(name, [] if name == "categories" else None) if isinstance(content, dict) else None
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

@@ -14,6 +14,7 @@ from typing import NoReturn
 import numpy as np
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import read_bytes
 from dapl.data.listing import ImageRecord, Listing, MaskFile, name_missing_masks, require_every_class
 from dapl.data.sample import choose_classes
 
@@ -156,10 +157,7 @@ def _is_numbers(line: str, columns: int) -> bool:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DaplError(f"{path}: cannot be read ({error.strerror}); {LAYOUT}.") from None
+    content = read_bytes(path, LAYOUT)
     try:
         lines = content.decode("utf-8").rstrip().split("\n")
     except UnicodeDecodeError as error:

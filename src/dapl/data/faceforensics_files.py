@@ -18,6 +18,7 @@ from typing import Any
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing
+from dapl.common.reading import LARGEST_DATA, read_as, read_text
 
 REAL = "real"
 MANIPULATIONS = ("Deepfakes", "Face2Face", "FaceSwap", "NeuralTextures")
@@ -72,15 +73,12 @@ def write_manifest(root: Path, records: Iterable[ManifestLine]) -> None:
 
 def read_manifest(root: Path) -> list[ManifestLine]:
     path = root / MANIFEST
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DaplError(f"{path}: no such file; is {root} the folder that was prepared? If so, {_AGAIN}.") from None
+    lines = read_text(path, f"is {root} the folder that was prepared? If so, {_AGAIN}", LARGEST_DATA).splitlines()
     records = []
     for number, line in enumerate(lines, 1):
         try:
             records.append(line_of(json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise DaplError(f"{path}, line {number}: not a line of a manifest ({error}); {_AGAIN} again.") from error
     return records
 
@@ -91,14 +89,5 @@ def line_of(fields: dict[str, Any]) -> ManifestLine:
 
 def read_settings(root: Path) -> dict[str, Any]:
     path = root / SETTINGS
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict):
-            raise ValueError("not an object")
-    except FileNotFoundError:
-        raise DaplError(
-            f"{path}: no such file; data.root is the folder OUT that `dapl prepare faceforensics ROOT OUT` made."
-        ) from None
-    except ValueError as error:
-        raise DaplError(f"{path}: not JSON ({error}); prepare the data into a new folder.") from error
-    return settings
+    advice = "data.root is the folder OUT that `dapl prepare faceforensics ROOT OUT` made"
+    return read_as(path, dict[str, Any], advice)

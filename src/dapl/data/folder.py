@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import LARGEST_DATA, read_text
 from dapl.data.listing import (
     SPLITS,
     Fault,
@@ -161,8 +162,9 @@ def _mask_files(folder: Path) -> dict[str, list[Path]]:
     """Images below ``folder`` by their path without the suffix."""
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        if _is_image(path) and is_text(str(path)):  # an image with another name is left out, too
-            files.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
+        name = path.relative_to(folder)
+        if _is_image(path) and is_text(str(name)):  # an image with another name is left out, too
+            files.setdefault(name.with_suffix("").as_posix(), []).append(path)
     return files
 
 
@@ -232,12 +234,9 @@ def _read_keypoints(
 
 def _table_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Line and row; a file without the columns is refused."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write the mark, others do not
-    except (OSError, UnicodeDecodeError) as error:
-        raise DaplError(f"{path}: cannot be read as text in UTF-8 ({error}); see docs/own-data.md.") from error
-    header = text.split("\n", 1)[0]
-    reader = csv.DictReader(text.splitlines(), delimiter=";" if ";" in header and "," not in header else ",")
+    lines = read_text(path, "see docs/own-data.md", LARGEST_DATA).splitlines()
+    header = lines[0] if lines else ""
+    reader = csv.DictReader(lines, delimiter=";" if ";" in header and "," not in header else ",")
     try:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
     except csv.Error as error:

@@ -7,9 +7,9 @@ coordinates of that upright image, the one that every viewer shows.
 from __future__ import annotations
 
 import io
-import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import numpy as np
@@ -18,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import open_regular
 
 MAX_PIXELS = 50_000_000
 """Images above this are refused before they are decoded: a small file can hold a huge image."""
@@ -49,9 +50,6 @@ class Encoded:
 
     def __str__(self) -> str:
         return self.name
-
-    def open(self, mode: str) -> io.BytesIO:
-        return io.BytesIO(self.data)
 
 
 def read_image(path: str | Path | Encoded, max_pixels: int = MAX_PIXELS) -> tv_tensors.Image:
@@ -123,11 +121,8 @@ def _to_8_bit(image: Image.Image, name: str | Path | Encoded) -> np.ndarray:
 def _decode(path: Path | Encoded, max_pixels: int) -> Image.Image:
     """Read and turned upright, in the mode of the file. Whatever goes wrong is the file's fault and names it."""
     try:
-        is_file = isinstance(path, Encoded) or stat.S_ISREG(path.stat().st_mode) or path.is_dir()
-        if not is_file:  # reading a pipe would wait for ever
-            raise DaplError(f"{path}: is a pipe or device, not an image; take it out of the data set.")
         # given a path, Pillow maps uncompressed TIFF files into memory and scrambles those with an orientation above 4
-        with path.open("rb") as stream, Image.open(stream) as file:
+        with _open(path) as stream, Image.open(stream) as file:
             width, height = file.size
             if width * height > max_pixels:
                 raise DaplError(
@@ -137,12 +132,6 @@ def _decode(path: Path | Encoded, max_pixels: int) -> Image.Image:
             return upright(file)
     except DaplError:
         raise
-    except FileNotFoundError:
-        raise DaplError(f"{path}: no such file; check the path, or put the file back.") from None
-    except IsADirectoryError:
-        raise DaplError(f"{path}: is a folder, not an image.") from None
-    except PermissionError:
-        raise DaplError(f"{path}: may not be read; check its permissions.") from None
     except UnidentifiedImageError:
         size = len(path.data) if isinstance(path, Encoded) else path.stat().st_size
         what = "the file is empty" if size == 0 else "not an image, or its header is corrupt"
@@ -157,6 +146,12 @@ def _decode(path: Path | Encoded, max_pixels: int) -> Image.Image:
         raise DaplError(f"{path}: does not fit into memory; scale it down.") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken data
         raise _corrupt(path, error) from error
+
+
+def _open(path: Path | Encoded) -> BinaryIO:
+    if isinstance(path, Encoded):
+        return io.BytesIO(path.data)
+    return open_regular(path, "check the path and its permissions, or take it out of the data set")
 
 
 def _corrupt(path: Path | Encoded, error: Exception) -> DaplError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import open_regular
 from dapl.data.images import Encoded, read_image, read_mask
 from dapl.data.listing import file_stamp
 from dapl.data.sample import Sample
@@ -67,7 +68,7 @@ class ShardedImages:
 
     def _file(self, places: array[int], index: int) -> Encoded:
         shard, start, size = places[3 * index : 3 * index + 3]
-        with self.shards[shard].open("rb") as stream:
+        with open_regular(self.shards[shard], "put it back") as stream:
             stream.seek(start)
             return Encoded(f"{self.shards[shard]}: {self.names[index]}", stream.read(size))
 
@@ -93,7 +94,7 @@ class ShardIndex:
     def _read(self, number: int, shard: Path) -> None:
         sample: dict[str, Any] = {}
         try:
-            with tarfile.open(shard, "r:") as file:
+            with open_regular(shard, "take it out") as stream, tarfile.open(fileobj=stream, mode="r:") as file:
                 for member in file:
                     if not member.isfile():
                         continue

@@ -13,8 +13,9 @@ import torch
 
 from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import DaplError
-from dapl.common.files import check_writable, file_digest
+from dapl.common.files import check_writable
 from dapl.common.progress import Reporter
+from dapl.common.reading import file_digest
 from dapl.config import Config
 from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits

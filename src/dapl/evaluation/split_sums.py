@@ -16,9 +16,9 @@ from torch import Tensor
 from dapl.batches.cache import AnnotationReader, base_rows
 from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import BrokenError, MissingError
-from dapl.common.files import file_digest, write_json
+from dapl.common.files import write_json
 from dapl.common.progress import Reporter
-from dapl.common.reading import read_json
+from dapl.common.reading import file_digest, read_json
 from dapl.data.sample import Dataset
 from dapl.evaluation.ground_truth import SplitGroundTruth, part_facts, part_mode
 from dapl.evaluation.measures import Rows

@@ -5,7 +5,6 @@ A process may be killed at any moment and started again: it goes on where it sto
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dapl.common.errors import BrokenError, DaplError, LockedError, MissingError
 from dapl.common.files import write_json
-from dapl.common.reading import checked, read_json
+from dapl.common.reading import checked, file_digest, read_json
 from dapl.common.tables import Spread, mean_and_deviation
 from dapl.config import Config
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, code_digest, one_of
@@ -197,11 +196,9 @@ def _known(file: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _digest(file: Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
-    except FileNotFoundError as error:
-        raise DaplError(f"{file}: no such checkpoint; the run is not finished, `dapl train --resume RUN`.") from error
+    if not file.exists():
+        raise DaplError(f"{file}: no such checkpoint; the run is not finished, `dapl train --resume RUN`.")
+    return file_digest(file)
 
 
 def over_seeds(found: Sequence[Mapping[str, float]]) -> dict[str, Spread]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import read_bytes
 from dapl.masks.polygons import bounding_box, convex_hull, fill_polygon
 
 LANDMARKS = 468
@@ -103,7 +104,7 @@ class FaceFinder:
             with _quiet():
                 options = vision.FaceLandmarkerOptions(
                     # the content, not the path: MediaPipe looks for relative paths in its own folder
-                    base_options=BaseOptions(model_asset_buffer=model.read_bytes()),
+                    base_options=BaseOptions(model_asset_buffer=read_bytes(model, _WHERE)),
                     num_faces=MAX_FACES,
                 )
                 self._landmarker = vision.FaceLandmarker.create_from_options(options)

@@ -18,6 +18,7 @@ from typing import Any
 
 from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import expand_path, replacing
+from dapl.common.reading import LARGEST_DATA, read_bytes
 
 VARIABLE = "DAPL_MODELS"
 _DEFAULT_FOLDER = "~/.cache/dapl/models"
@@ -94,7 +95,7 @@ def published_file(source: WeightSource, folder: Path) -> bytes:
     """The file of a source as it was published, from ``folder`` or else downloaded into it, with its checksum right."""
     file = folder / source.published
     if file.is_file():
-        return _checked(file.read_bytes(), source, file)
+        return _checked(read_bytes(file, "delete it", LARGEST_DATA), source, file)
     content = _checked(_download(source, folder), source, source.address + source.published)
     with suppress(WriteError), replacing(file) as temporary:  # a folder that may only be read is no reason to stop
         temporary.write_bytes(content)

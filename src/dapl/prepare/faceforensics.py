@@ -22,6 +22,7 @@ from dapl.common.errors import DaplError
 from dapl.common.files import is_leftover, sweep_all, write_json
 from dapl.common.locks import LOCK, locked
 from dapl.common.progress import Advance, Reporter
+from dapl.common.reading import read_bytes
 from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, ManifestLine, read_settings, write_manifest
 from dapl.masks.faces import face_model
 from dapl.masks.refine import DEFAULT_MODEL
@@ -192,7 +193,7 @@ def _keep_settings(out: Path, settings: FaceSettings, compression: str, labels: 
     now: dict[str, Any] = {
         **asdict(settings),
         # by its content: the file may lie elsewhere next time
-        "face_model": hashlib.sha256(Path(settings.face_model).read_bytes()).hexdigest(),
+        "face_model": hashlib.sha256(read_bytes(Path(settings.face_model), "name the model of MediaPipe")).hexdigest(),
         "compression": compression,
         "classes": list(labels),
         "splits": plan.digest,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dapl.common.errors import DaplError, nearest
+from dapl.common.reading import read_json
 from dapl.data.faceforensics_files import MANIPULATIONS, REAL, SPLITS
 
 COMPRESSIONS = ("raw", "c23", "c40")
@@ -102,14 +103,7 @@ def read_splits(folder: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def _read_pairs(path: Path) -> list[tuple[str, str]]:
-    try:
-        pairs = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DaplError(
-            f"{path}: no such file; put the official train.json, val.json and test.json of FaceForensics++ there."
-        ) from None
-    except ValueError as error:
-        raise DaplError(f"{path}: not JSON ({error}); take the published file.") from error
+    pairs = read_json(path, "put the official train.json, val.json and test.json of FaceForensics++ there")
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
         raise DaplError(f'{path}: not a list of pairs of ids such as [["720", "672"], …]; take the published file.')
     if not pairs:

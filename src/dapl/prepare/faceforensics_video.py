@@ -5,7 +5,6 @@ The folder gets its name only when all is in it, so what has its name is whole.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from dapl.common.errors import DaplError, WriteError
+from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError
 from dapl.common.files import replacing_folder, write_json
+from dapl.common.reading import read_as
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
 from dapl.masks.polygons import bounding_box
@@ -59,7 +59,7 @@ def is_done(video: Video, root: Path, out: Path) -> bool:
     """Whether its folder is there and was made from the file as it is now."""
     try:
         return _made(video, out)["made_from"] == _state(root / video.source)
-    except (OSError, ValueError, KeyError):
+    except (MissingError, BrokenError, OSError, KeyError):
         return False
 
 
@@ -68,7 +68,7 @@ def read_records(video: Video, out: Path) -> list[ManifestLine]:
 
 
 def _made(video: Video, out: Path) -> dict[str, Any]:
-    return json.loads((out / video.folder / VIDEO).read_text(encoding="utf-8"))
+    return read_as(out / video.folder / VIDEO, dict[str, Any], "remove the folder of this video and run this again")
 
 
 def prepare_video(video: Video, root: Path, out: Path, settings: FaceSettings, tools: Tools) -> None:

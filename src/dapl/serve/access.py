@@ -7,11 +7,11 @@ import logging
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
 
 from starlette.types import Scope
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import WriteError
+from dapl.common.files import append_line, make_appendable
 
 log = logging.getLogger("dapl.serve")
 
@@ -26,10 +26,9 @@ class AccessLog:
 
     def __init__(self, path: Path) -> None:
         self._failed = False
-        try:
-            self._file: TextIO = sys.stderr if str(path) == "-" else path.open("a", encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise DaplError(f"--access-log: {path} cannot be written ({error}); name another file, or - .") from error
+        self._path = None if str(path) == "-" else path
+        if self._path is not None:
+            make_appendable(self._path)
 
     def line(self, scope: Scope, status: int, sent: int, seconds: float) -> str:
         client = scope.get("client")
@@ -47,10 +46,13 @@ class AccessLog:
 
     def write(self, scope: Scope, status: int, sent: int, seconds: float) -> None:
         """A full disk is said once, and requests are answered all the same."""
+        line = self.line(scope, status, sent, seconds)
         try:
-            self._file.write(self.line(scope, status, sent, seconds) + "\n")
-            self._file.flush()
-        except OSError as error:
+            if self._path is None:
+                print(line, file=sys.stderr, flush=True)
+            else:
+                append_line(self._path, line)
+        except (OSError, WriteError) as error:
             if not self._failed:
                 log.error("the access log cannot be written: %s", error)
             self._failed = True

@@ -8,12 +8,16 @@ and prototypes.png are always in the run itself.
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import BrokenError, DaplError, MissingError
+from dapl.common.files import make_folder, replacing, write_text
+from dapl.common.reading import read_as, read_text
+from dapl.runs.schemas import EvaluationFile
 
 Table = Sequence[tuple[str, float]]
 """Names and values."""
@@ -75,11 +79,20 @@ class Csv:
 
     def __init__(self, folder: Path, first: int) -> None:
         self._folder, self._file = folder, folder / "epochs.csv"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._rows: list[dict[str, Any]] = []
-        if self._file.is_file():
-            with self._file.open(newline="", encoding="utf-8") as file:
-                self._rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < first]
+        with suppress(MissingError):
+            self._rows = list(self._before(first))
+
+    def _before(self, first: int) -> Iterator[dict[str, Any]]:
+        """What was written before epoch ``first``, which is written now."""
+        advice = "move it away; nothing is computed from it"
+        try:
+            for row in csv.DictReader(io.StringIO(read_text(self._file, advice), newline="")):
+                if int(row["epoch"]) < first:
+                    yield row
+        except (csv.Error, KeyError, ValueError, TypeError) as error:
+            raise BrokenError(f"{self._file}: not a table with an epoch per row ({error!r}); {advice}.") from error
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         self._rows.append({"epoch": step, **values})
@@ -97,12 +110,21 @@ class Csv:
 
     @staticmethod
     def _write(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-        from dapl.common.files import replacing
-
         with replacing(file) as temporary, temporary.open("w", newline="", encoding="utf-8") as opened:
             writer = csv.DictWriter(opened, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+
+
+_ID = "run-id.txt"
+"""Which run of another program this is: a run that is resumed goes on under its name there."""
+
+
+def _known_id(folder: Path) -> str | None:
+    try:
+        return read_text(folder / _ID, "move it away; the curves then begin anew", 1000).strip()
+    except MissingError:
+        return None
 
 
 class WeightsAndBiases:
@@ -112,13 +134,12 @@ class WeightsAndBiases:
         import wandb
 
         self._wandb: Any = wandb
-        folder.mkdir(parents=True, exist_ok=True)
-        known = folder / "run-id.txt"  # a run that is resumed goes on under its name
-        name = known.read_text(encoding="utf-8") if known.is_file() else None
+        make_folder(folder)
+        name = _known_id(folder)
         self._run: Any = wandb.init(
             project=None, id=name, name=folder.parent.name, dir=str(folder), config=dict(config), resume="allow"
         )
-        known.write_text(self._run.id, encoding="utf-8")
+        write_text(folder / _ID, self._run.id)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values) | {"epoch": step})
@@ -143,11 +164,11 @@ class MLflow:
         from mlflow import MlflowClient
 
         given = os.environ.get("MLFLOW_TRACKING_URI")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._client: Any = MlflowClient(given or _database(folder))
-        known = folder / "run-id.txt"
-        if known.is_file():
-            self._id = known.read_text(encoding="utf-8")
+        known = _known_id(folder)
+        if known is not None:
+            self._id = known
             self._client.update_run(self._id, status="RUNNING")
             return
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "dapl")
@@ -159,7 +180,7 @@ class MLflow:
         self._id = self._client.create_run(number, run_name=folder.parent.name).info.run_id
         for field, value in _flat(config).items():
             self._client.log_param(self._id, field, str(value)[:500])
-        known.write_text(self._id, encoding="utf-8")
+        write_text(folder / _ID, self._id)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -229,8 +250,8 @@ def log_finished(logger: RunLogger | None, metrics: Path, sheet: Path, step: int
     if logger is None:
         return
     if metrics.is_file():
-        numbers = json.loads(metrics.read_text(encoding="utf-8"))["numbers"]
-        rows = [(name, number["value"]) for name, number in numbers.items() if number["value"] is not None]
+        numbers = read_as(metrics, EvaluationFile, "measure again with `dapl evaluate RUN`").numbers
+        rows = [(name, number.value) for name, number in numbers.items() if number.value is not None]
         logger.table("test", rows, step)
     if sheet.is_file():
         logger.image("prototypes", sheet, step)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import csv
+import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError, nearest
 from dapl.common.files import replacing
+from dapl.common.reading import read_text
 from dapl.data.sample import Dataset, Sample
 from dapl.data.toybirds.image import THINGS, Change, Drawing, Painting, another_scene, random_scene, scene_of_class
 from dapl.data.toybirds.species import PARTS, species_of
@@ -280,8 +282,8 @@ def _write_keypoints(path: Path, rows: list[tuple[str, ...]]) -> None:
     """Rows of other images that are in the file already stay, so that splits can be written one after the other."""
     written = {row[0] for row in rows}
     if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            others = [tuple(row) for row in csv.reader(file) if row]
+        before = io.StringIO(read_text(path, "delete it"), newline="")
+        others = [tuple(row) for row in csv.reader(before) if row]
         rows = rows + [row for row in others if row != _COLUMNS and row[0] not in written]
     rows = sorted(rows, key=lambda row: row[0])  # stable: the parts of an image keep their order
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
