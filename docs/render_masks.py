@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ COLUMNS = (
 )
 
 
-def measure(root: Path, models: dict[str, str | None], images: int) -> dict[str, Any]:
-    """Every method on the same images, evenly over the classes; IoU with the true mask, and what `check` doubts."""
+def measure(root: Path, models: dict[str, str | None], images: int, methods: Sequence[str]) -> dict[str, Any]:
+    """The methods on the same images, evenly over the classes; IoU with the true mask, and what `check` doubts."""
     from dapl.data.cub import read_cub
     from dapl.data.images import read_image
     from dapl.masks.doubts import mask_doubt
@@ -46,14 +47,15 @@ def measure(root: Path, models: dict[str, str | None], images: int) -> dict[str,
 
     records = list(read_cub(root))
     records = records[:: len(records) // images][:images]
-    refiners = {method: create_refiner(method, models.get(method)) for method, _ in METHODS}
-    found: dict[tuple[str, bool], list[tuple[float, bool, float]]] = {key: [] for key in METHODS}
+    chosen = [key for key in METHODS if key[0] in methods]
+    refiners = {method: create_refiner(method, models.get(method)) for method, _ in chosen}
+    found: dict[tuple[str, bool], list[tuple[float, bool, float]]] = {key: [] for key in chosen}
     for record in records:
         image = np.ascontiguousarray(read_image(record.path).permute(1, 2, 0).numpy())
         size = (image.shape[0], image.shape[1])
         assert record.mask is not None
         true = record.mask.read(size, record.path).numpy().astype(bool)
-        for method, with_box in METHODS:
+        for method, with_box in chosen:
             started = time.process_time()
             mask = refiners[method](image, Prompt(box=record.box if with_box else None))
             seconds = time.process_time() - started
@@ -93,11 +95,18 @@ def main() -> int:
     parser.add_argument("--sam-model")
     parser.add_argument("--rembg-model")
     parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--methods", default=",".join(NAMES), help="measure these again, and keep the other rows")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     if arguments.what == "measure":
         models = {"sam": arguments.sam_model, "rembg": arguments.rembg_model}
-        write_json(KEPT, measure(arguments.cub, models, arguments.images))
+        methods = arguments.methods.split(",")
+        found = measure(arguments.cub, models, arguments.images, methods)
+        before = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {"images": None, "rows": []}
+        if before["images"] == found["images"]:  # on the same images, what was not measured again stays
+            rows = {(row["method"], row["box"]): row for row in [*before["rows"], *found["rows"]]}
+            found["rows"] = [rows[key] for key in METHODS if key in rows]
+        write_json(KEPT, found)
     text = PAGE.read_text(encoding="utf-8")
     start, end = text.index(START), text.index(END) + len(END)
     new = text[:start] + rendered() + text[end:]

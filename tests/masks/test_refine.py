@@ -104,13 +104,13 @@ def test_sam_hears_box_points_and_mask(image: np.ndarray, tiny_sam: Path) -> Non
         sam(image, prompt)
     hook.remove()
     for one, other in pairwise(logits):
-        assert one.shape[1:3] == (1, 3)
+        assert one.shape[1:3] == (1, 1), "a box says which object is meant: one proposal"
         assert (one - other).abs().max() > 1e-5
 
 
 @pytest.mark.parametrize("best", range(3))
 def test_sam_takes_the_proposal_it_trusts_most(image: np.ndarray, tiny_sam: Path, best: int) -> None:
-    """The decoder is made to propose the left, the middle and the right third of the image."""
+    """Of a point: the decoder is made to propose the left, the middle and the right third of the image."""
     sam = create_refiner("sam", str(tiny_sam))
 
     def thirds(module, inputs, output):
@@ -121,7 +121,7 @@ def test_sam_takes_the_proposal_it_trusts_most(image: np.ndarray, tiny_sam: Path
         return masks, scores, *output[2:]
 
     sam._model.mask_decoder.register_forward_hook(thirds)  # type: ignore[attr-defined]
-    mask = sam(image, Prompt(BOX))
+    mask = sam(image, Prompt(points=np.array([[40.0, 45.0]])))
     expected = np.zeros(SIZE, bool)
     expected[:, 40 * best : 40 * (best + 1)] = True
     assert iou(mask, expected) > 0.9
