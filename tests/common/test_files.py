@@ -33,6 +33,15 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_a_refused_file_of_a_new_folder_is_named_as_a_person_knows_it(tmp_path: Path) -> None:
+    """Nobody knows the temporary folder that a report is written into before it takes its place."""
+    with pytest.raises(WriteError) as refused, replacing_folder(tmp_path / "report") as new:
+        write_text(new / "images" / ("x" * 300), "page")
+    assert str(refused.value).startswith(f"{tmp_path}/report/images/xxx")
+    assert ".tmp" not in str(refused.value)
+    assert names(tmp_path) == []
+
+
 def test_new_file_in_a_new_folder(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "facts.json"
     write_json(path, {"größe": [1, 2.5, None]})

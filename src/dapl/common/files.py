@@ -29,8 +29,8 @@ _OTHER_HOST_SECONDS = 86_400
 """Whether a process of another machine lives cannot be seen; what it has not touched for a day is left over."""
 _TRIES = 10
 _swept: set[Path] = set()
-_staged: set[Path] = set()
-"""Folders that are about to take their place: they are synced as a whole."""
+_staged: dict[Path, Path] = {}
+"""Folders that are about to take the place of others: they are synced as a whole."""
 
 
 @contextmanager
@@ -39,7 +39,15 @@ def refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteError(said_by_system(error, path, "cannot be written")) from error
+        raise WriteError(said_by_system(error, _known(path), "cannot be written")) from error
+
+
+def _known(path: Path) -> Path:
+    """The path that a person knows, where this one lies in a folder that is about to take its place."""
+    for parent in (path, *path.parents):
+        if parent in _staged:
+            return _known(_staged[parent] / path.relative_to(parent))
+    return path
 
 
 def check_writable(folder: Path) -> None:
@@ -110,7 +118,7 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda folder
     remove(new)
     with refusing(folder):
         new.mkdir()
-    _staged.add(new)
+    _staged[new] = folder
     try:
         with refusing(folder):
             yield new
@@ -120,7 +128,7 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda folder
             _exchange(new, folder, old)
             _sync_folder(folder.parent)
     finally:
-        _staged.discard(new)
+        _staged.pop(new, None)
         remove(new)
         remove(old)
 
