@@ -8,7 +8,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from faults.kills import leftovers
@@ -64,51 +64,53 @@ def _mount(*words: str) -> int:
 
 def full(material: Material, crew: Crew, levels: int, seed: int) -> Tally:
     """Each command with less and less room: it ends well or with a sentence, and what was there before is whole."""
-    tally = Tally("full disks")
     rng = random.Random(f"{seed}/full")
-    for name, words in _commands(material).items():
-        for level in range(levels):
-            place = crew.root / f"disk-{name}-{level}"
-            with _disk(place) as mounted:
-                _lay_out(material, place)
-                before = contents(place / "run")
-                free = 0 if level == 0 else rng.choice([1, 4, 20, 60, 200, 900]) << 10
-                if mounted:
-                    _fill(place, free)
-                limit = None if mounted else max(free, 1024)
-                case = Case(
-                    f"{name} with {free >> 10} kB",
-                    lambda folder, words=words, place=place: words(place / "run", place / "out"),
-                    (0, 1, 2) if name in ("masks", "check") else (0, 2),
-                    300,
-                    file_limit=limit,
-                )
-                outcome = crew.one(case, keep=False)
-                faults = outcome.faults + _intact(place, before, outcome)
-                tally.add(faults, outcome.refused)
-                if not mounted:
-                    tally.note = "no file system could be mounted: files of a limited size instead"
-    return tally
+    rooms = [
+        (name, 0 if level == 0 else rng.choice([1, 4, 20, 60, 200, 900]) << 10)
+        for name in _commands(material)
+        for level in range(levels)
+    ]
+    return _on_disks(Tally("full disks"), material, crew, rooms)
 
 
 def read_only(material: Material, crew: Crew) -> Tally:
-    tally = Tally("read-only disks")
-    for name, words in _commands(material).items():
-        place = crew.root / f"frozen-{name}"
-        with _disk(place) as mounted:
-            if not mounted:
+    return _on_disks(Tally("read-only disks"), material, crew, [(name, None) for name in _commands(material)])
+
+
+def _on_disks(tally: Tally, material: Material, crew: Crew, rooms: list[tuple[str, int | None]]) -> Tally:
+    """``rooms``: commands, and the bytes that are free for each; None for a disk that is read-only."""
+    disks: dict[str, tuple[Path, ExitStack, dict[str, bytes]]] = {}
+    commands = _commands(material)
+
+    def cases() -> Iterator[Case]:
+        for number, (name, free) in enumerate(rooms):
+            stack, place = ExitStack(), crew.root / f"disk-{name}-{number}"
+            mounted = stack.enter_context(_disk(place))
+            if free is None and not mounted:
                 tally.note = "needs root: not tried"
-                return tally
+                stack.close()
+                return
             _lay_out(material, place)
-            before = contents(place / "run")
-            _mount("-o", "remount,ro", str(place))
-            case = Case(
-                f"{name} on a read-only disk",
+            state = "on a read-only disk" if free is None else f"with {free >> 10} kB"
+            label, words = f"{number}: {name} {state}", commands[name]
+            disks[label] = place, stack, contents(place / "run")
+            if free is None:
+                _mount("-o", "remount,ro", str(place))
+            elif mounted:
+                _fill(place, free)
+            else:
+                tally.note = "no file system could be mounted: files of a limited size instead"
+            yield Case(
+                label,
                 lambda folder, words=words, place=place: words(place / "run", place / "out"),
-                (0, 1, 2),
+                (0, 1, 2) if name in ("masks", "check") else (0, 2),
                 300,
+                file_limit=None if mounted or free is None else max(free, 1024),
             )
-            outcome = crew.one(case, keep=False)
+
+    for outcome in crew.run(cases()):
+        place, stack, before = disks.pop(outcome.case.label)
+        with stack:
             tally.add(outcome.faults + _intact(place, before, outcome), outcome.refused)
     return tally
 
@@ -150,7 +152,7 @@ def _intact(place: Path, before: dict[str, bytes], outcome: Outcome) -> list[Fau
 
 def twice(material: Material, crew: Crew, rounds: int) -> Tally:
     """Two of the same command started together: one of them at least does its work, and nothing is broken."""
-    tally = Tally("two of everything at once")
+    tally, pair = Tally("two of everything at once"), Crew(crew.root / "pairs", 2, crew.patience)
     for name, words in _commands(material).items():
         for number in range(rounds):
             place = crew.root / f"twice-{name}-{number}"
@@ -165,7 +167,7 @@ def twice(material: Material, crew: Crew, rounds: int) -> Tally:
                 )
                 for which in ("one", "other")
             ]
-            outcomes = list(crew.run(cases, keep=True))
+            outcomes = list(pair.run(cases))
             faults = [fault for outcome in outcomes for fault in outcome.faults]
             if not faults and all(outcome.code == 2 for outcome in outcomes):
                 faults.append(("lost", f"{name}: both were refused: {outcomes[0].said.strip()[-200:]}"))

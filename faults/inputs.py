@@ -56,6 +56,19 @@ def _rng(seed: int, kind: str, number: int) -> random.Random:
     return random.Random(f"{seed}/{kind}/{number}")
 
 
+def _write_or_no_file(path: Path, content: bytes, rng: random.Random) -> None:
+    """Sometimes a pipe that nobody writes to, an endless device, a folder or nothing is in its place."""
+    kind = rng.randrange(60)
+    if kind == 0:
+        os.mkfifo(path)
+    elif kind == 1:
+        path.symlink_to(rng.choice(["/dev/zero", "/dev/tty", "nowhere", path.name]))
+    elif kind == 2:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+
+
 def _images(material: Material, count: int, seed: int) -> Iterator[Case]:
     """Each child reads some files: an image or a `DaplError`, and nothing else."""
     from dapl.common.errors import DaplError
@@ -120,7 +133,7 @@ def _configs(material: Material, count: int, seed: int) -> Iterator[Case]:
 
     def work(folder: Path, rng: random.Random) -> list[str]:
         config = folder / "run.yaml"
-        config.write_bytes(broken_yaml(text, rng))
+        _write_or_no_file(config, broken_yaml(text, rng), rng)
         return ["train", str(config), "--out", str(folder / "out"), "--data.name=folder", "--data.root=nowhere"]
 
     for number in range(count):
@@ -138,7 +151,7 @@ def _tables(material: Material, count: int, seed: int) -> Iterator[Case]:
 
     def work(folder: Path, rng: random.Random) -> list[str]:
         table = folder / "keypoints.csv"
-        table.write_bytes(broken_table(text, rng))
+        _write_or_no_file(table, broken_table(text, rng), rng)
         words = ["prepare", "check", str(material.folder), "--quiet", "--out", str(folder / "check")]
         return [*words, "--data.keypoints", str(table), "--data.image_size", "32"]
 
@@ -152,7 +165,7 @@ def _coco(material: Material, count: int, seed: int) -> Iterator[Case]:
 
     def work(folder: Path, rng: random.Random) -> list[str]:
         file = folder / "coco.json"
-        file.write_bytes(broken_json(text, rng))
+        _write_or_no_file(file, broken_json(text, rng), rng)
         words = ["prepare", "check", str(file), "--quiet", "--out", str(folder / "check")]
         return [*words, "--data.images", str(material.root), "--data.image_size", "32"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,66 +20,43 @@ TIMES = ("seconds", "images_per_second")
 """What differs between two runs of the same seed."""
 
 
-def campaign(material: Material, crew: Crew, trainings: int, others: int, seed: int) -> Iterator[Tally]:
-    rng = random.Random(f"{seed}/kills")
-    yield _trainings(material, crew, "kills of training", trainings, 1, rng)
-    two = max(1, trainings // 16)
-    yield _trainings(material, crew, "kills of training with --devices 2", two, 2, rng)
-    yield _other_commands(material, crew, others, rng)
-
-
 def _words(material: Material, out: Path, devices: int) -> list[str]:
     return ["train", str(material.config), "--out", str(out), "--devices", str(devices)]
 
 
-def _trainings(material: Material, crew: Crew, name: str, count: int, devices: int, rng: random.Random) -> Tally:
-    """Killed once or twice, then resumed: the same weights, the same log, nothing left over."""
-    tally = Tally(name)
+def trainings(material: Material, crew: Crew, count: int, seed: int, devices: int = 1) -> Tally:
+    """Killed, then resumed: the same weights, the same log, nothing left over."""
+    name = "kills of training" + (f" with --devices {devices}" if devices > 1 else "")
+    tally, rng = Tally(name), random.Random(f"{seed}/{name}")
     plain = crew.one(Case(name, lambda folder: _words(material, folder / "run", devices), (0,), 900))
     if plain.faults:
         tally.add(plain.faults)
         return tally
-    reference, whole = plain.folder / "run", plain.took
-    identical = 0
 
     def killed(moment: float) -> Case:
-        return Case(
-            f"{name} at {moment:.2f} s",
-            lambda folder: _words(material, folder / "run", devices),
-            (0,),
-            900,
-            kill_after=moment,
-        )
+        words = lambda folder: _words(material, folder / "run", devices)  # noqa: E731
+        return Case(f"{name} at {moment:.2f} s", words, (0,), 900, kill_after=moment)
 
-    first = crew.run((killed(rng.uniform(0.02, 1.0) * whole) for _ in range(count)), keep=True)
-    for outcome in list(first):
-        faults = list(outcome.faults)
-        run = outcome.folder / "run"
-        if not faults:
-            faults += _go_on(crew, material, run, devices, outcome)
-        if not faults:
-            faults += same_run(reference, run, outcome.case.label)
-            identical += not faults
-        tally.add(faults)
+    def resumed(killed: Outcome) -> Case:
+        """What a person would do: resume; and where there is nothing to resume, start again in the same place."""
+        run = killed.folder / "run"
+        begun = (run / "config.yaml").exists()
+        words = ["train", "--resume", str(run)] if begun else _words(material, run, devices)
+        label = f"{killed.case.label}, {'resumed' if begun else 'begun again'}"
+        return Case(label, lambda folder: words, (0,), 900, lambda done: same_run(plain.folder / "run", run, label))
+
+    cases = (killed(rng.uniform(0.02, 1.0) * plain.took) for _ in range(count))
+    first = list(crew.run(cases, keep=True))
+    for outcome in first:
+        tally.add(outcome.faults, cases=0)
+    for outcome in crew.run(resumed(one) for one in first if not one.faults):
+        tally.add(outcome.faults)
+    for outcome in (plain, *first):
         shutil.rmtree(outcome.folder, ignore_errors=True)
-    shutil.rmtree(plain.folder, ignore_errors=True)
-    tally.note = f"{identical} of {count} end in the same bits"
+    identical = tally.cases - len(tally.examples)
+    ended = sum(outcome.code == 0 for outcome in first)
+    tally.note = f"{identical} of {count} end in the same bits" + (f"; {ended} were through before" if ended else "")
     return tally
-
-
-def _go_on(crew: Crew, material: Material, run: Path, devices: int, before: Outcome) -> list[Fault]:
-    """What a person would do: resume; and where there is nothing to resume, start again in the same place."""
-    begun = (run / "config.yaml").exists()
-    words = ["train", "--resume", str(run)] if begun else _words(material, run, devices)
-    outcome = crew.one(
-        Case(f"{before.case.label}, {words[0]} {words[1]}", lambda folder: words, (0, 2), 900), keep=False
-    )
-    if outcome.faults or outcome.code == 0:
-        return outcome.faults
-    again = crew.one(
-        Case(f"{before.case.label}, again", lambda folder: _words(material, run, devices), (0,), 900), keep=False
-    )
-    return [("lost", f"{before.case.label}: {outcome.said.strip()[-200:]}")] if begun else again.faults
 
 
 def same_run(expected: Path, found: Path, label: str) -> list[Fault]:
@@ -114,9 +91,9 @@ def _log(run: Path) -> list[Any]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
-def _other_commands(material: Material, crew: Crew, count: int, rng: random.Random) -> Tally:
+def other_commands(material: Material, crew: Crew, count: int, seed: int) -> Tally:
     """Killed, then run again: it ends well, and no file of the run is broken in between or gone after."""
-    tally = Tally("kills of other commands")
+    tally, rng = Tally("kills of other commands"), random.Random(f"{seed}/commands")
     commands: dict[str, Callable[[Path, Path], list[str]]] = {
         "evaluate": lambda run, out: ["evaluate", str(run), "--metrics", "accuracy,coverage", "--no-chance"],
         "report": lambda run, out: ["report", str(run), "--images", "1"],
@@ -144,21 +121,21 @@ def _other_commands(material: Material, crew: Crew, count: int, rng: random.Rand
         )
         for name, share in chosen
     ]
-    for outcome in list(crew.run(cases, keep=True)):
-        name = outcome.case.label.split()[0]
-        run, faults = outcome.folder / "run", list(outcome.faults)
-        faults += _whole(run, material, outcome.case.label)
-        if not faults:
-            again = Case(
-                f"{name} again after {outcome.case.label}",
-                lambda folder, name=name, place=outcome.folder: commands[name](place / "run", place / "out"),
-                (0,),
-                900,
-            )
-            faults += crew.one(again, keep=False).faults
-        faults += [] if faults else leftovers(outcome.folder, outcome.case.label)
-        tally.add(faults)
+
+    def again(killed: Outcome) -> Case:
+        words = commands[killed.case.label.split()[0]](killed.folder / "run", killed.folder / "out")
+        label = f"{killed.case.label}, again"
+        return Case(label, lambda folder: words, (0,), 900, lambda done: leftovers(killed.folder, label))
+
+    first = list(crew.run(cases, keep=True))
+    for outcome in first:
+        outcome.faults += _whole(outcome.folder / "run", material, outcome.case.label)
+        tally.add(outcome.faults, cases=0)
+    for outcome in crew.run(again(one) for one in first if not one.faults):
+        tally.add(outcome.faults)
+    for outcome in first:
         shutil.rmtree(outcome.folder, ignore_errors=True)
+    tally.note = f"each of {', '.join(names)}"
     return tally
 
 

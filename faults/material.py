@@ -58,6 +58,7 @@ def warm_up() -> None:
     import torch
 
     torch.set_num_threads(1)
+    _fork_devices()
     import dapl.evaluation
     import dapl.export.export
     import dapl.export.hub
@@ -68,6 +69,14 @@ def warm_up() -> None:
     import dapl.serve.app
     import dapl.serve.connections
     import dapl.training.trainer  # noqa: F401
+
+
+def _fork_devices() -> None:
+    """The processes of ``--devices 2`` come from the warmed one too, instead of importing everything anew."""
+    from lightning_fabric.strategies import ddp
+    from lightning_fabric.strategies.launchers.multiprocessing import _MultiProcessingLauncher as Launcher
+
+    ddp._MultiProcessingLauncher = lambda strategy, start_method: Launcher(strategy, "fork")  # type: ignore[attr-defined]
 
 
 def lay_out(root: Path) -> Material:

@@ -20,6 +20,8 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     note: str = ""
+    seconds: float = 0.0
+    """Of processor time, this process and all that it started."""
 
     def add(self, found: list[tuple[str, str]], refused: bool = False, cases: int = 1) -> None:
         """``found``: the kind of each fault, and a line that says what happened."""
@@ -33,21 +35,21 @@ class Tally:
 def table(tallies: list[Tally]) -> str:
     """Markdown, one row per kind of case.
 
-    >>> print(table([Tally("images", 10, 4)]))
-    | what was tried | cases | refused in a sentence | tracebacks | hangs | other faults | |
-    |---|---|---|---|---|---|---|
-    | images | 10 | 4 | 0 | 0 | 0 |  |
-    | **all** | **10** | **4** | **0** | **0** | **0** | |
+    >>> print(table([Tally("images", 10, 4, seconds=2.2)]))
+    | what was tried | cases | refused in a sentence | tracebacks | hangs | other faults | CPU seconds | |
+    |---|---|---|---|---|---|---|---|
+    | images | 10 | 4 | 0 | 0 | 0 | 2 |  |
+    | **all** | **10** | **4** | **0** | **0** | **0** | **2** | |
     """
     lines = [
-        "| what was tried | cases | refused in a sentence | tracebacks | hangs | other faults | |",
-        "|---|---|---|---|---|---|---|",
+        "| what was tried | cases | refused in a sentence | tracebacks | hangs | other faults | CPU seconds | |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    sums = [0] * 5
+    sums = [0.0] * 6
     for one in tallies:
         others = sum(count for kind, count in one.faults.items() if kind not in ("traceback", "hang"))
-        numbers = [one.cases, one.refused, one.faults["traceback"], one.faults["hang"], others]
+        numbers = [one.cases, one.refused, one.faults["traceback"], one.faults["hang"], others, one.seconds]
         sums = [total + number for total, number in zip(sums, numbers, strict=True)]
-        lines.append(f"| {one.name} | {' | '.join(f'{number:,}' for number in numbers)} | {one.note} |")
-    lines.append(f"| **all** | {' | '.join(f'**{number:,}**' for number in sums)} | |")
+        lines.append(f"| {one.name} | {' | '.join(f'{number:,.0f}' for number in numbers)} | {one.note} |")
+    lines.append(f"| **all** | {' | '.join(f'**{number:,.0f}**' for number in sums)} | |")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -69,10 +70,14 @@ class Outcome:
             self.faults.append(("traceback", f"{self.case.label}: {_last_line(self.said)}"))
         elif self.code not in self.case.codes:
             self.faults.append(("exit code", f"{self.case.label}: {self.code}: {_last_line(self.said)}"))
-        elif self.code == 2 and not _last_line(self.said):
-            self.faults.append(("no sentence", self.case.label))
+        elif self.code == 2 and (not _last_line(self.said) or _TEMPORARY.search(_last_line(self.said))):
+            self.faults.append(("no sentence", f"{self.case.label}: {_last_line(self.said)}"))
         if not self.faults:
             self.faults += self.case.check(self)
+
+
+_TEMPORARY = re.compile(r"\.tmp\b")
+"""A name that nobody knows is no help in a sentence."""
 
 
 def _last_line(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -29,9 +30,9 @@ def material(part, dapl_run: Path, tmp_path: Path):
 def test_a_slice_of_the_bad_inputs(part, material, tmp_path: Path) -> None:
     crew = part("running").Crew(tmp_path / "cases", 1, patience=10)
     inputs = part("inputs")
-    kinds = [kind for kind in inputs.SHARES if not kind.endswith("of a run")]
-    found = list(inputs.campaign(material, crew, 40, 7, kinds))
-    assert sum(tally.cases for tally in found) >= 30
+    found = list(inputs.campaign(material, crew, 40, 7))
+    assert [tally.name for tally in found] == list(inputs.SHARES)
+    assert sum(tally.cases for tally in found) >= 40
     assert [line for tally in found for line in tally.examples] == []
 
 
@@ -83,9 +84,23 @@ def test_the_table_and_its_place_on_the_page(part, tmp_path: Path, monkeypatch: 
     tally = results.Tally("images")
     tally.add([("traceback", "x"), ("lost", "y")], refused=True)
     text = results.table([tally])
-    assert "| images | 1 | 1 | 1 | 0 | 1 |  |" in text
+    assert "| images | 1 | 1 | 1 | 0 | 1 | 0 |  |" in text
     page = tmp_path / "page.md"
     page.write_text(f"before\n{main.START}\nold\n{main.END}\nafter\n")
     monkeypatch.setattr(main, "PAGE", page)
-    main.write_page(text, "python -m faults")
-    assert page.read_text().startswith(f"before\n{main.START}\n\n`python -m faults`\n\n{text}\n\n{main.END}\nafter")
+    monkeypatch.setattr(main, "FIGURES", tmp_path / "figures.json")
+    main.keep([{"part": "inputs", "command": "python -m faults", **main._row(tally)}])
+    main.keep([{"part": "server", "command": "python -m faults --only server", **main._row(results.Tally("requests"))}])
+    written = page.read_text()
+    assert written.startswith(f"before\n{main.START}\n")
+    assert written.endswith(f"{main.END}\nafter\n")
+    assert "| images | 1 | 1 | 1 | 0 | 1 | 0 |  |\n| requests | 0 |" in written
+    assert "python -m faults\npython -m faults --only server\n" in written
+    assert "Not run yet: kills, devices, commands, full, read-only, two, folders, images of a data set" in written
+
+
+def test_the_page_shows_what_the_campaign_found(part) -> None:
+    """Figures are written by the command, and never by hand."""
+    main = part("__main__")
+    kept = json.loads(main.FIGURES.read_text(encoding="utf-8"))
+    assert f"{main.START}\n\n{main.section(kept)}\n\n{main.END}" in main.PAGE.read_text(encoding="utf-8")
