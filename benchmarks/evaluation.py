@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.timing import Ratio, show
 from dapl.batches.run_data import RunData
-from dapl.batches.sources import in_order, run_model
+from dapl.batches.sources import company, in_order, run_model
 from dapl.common.files import write_json
 from dapl.common.progress import Reporter
 from dapl.config import CacheConfig, Config, CubData, ToyBirdsData
@@ -97,8 +97,10 @@ def _passes(
 
 @torch.no_grad()
 def _bare(model: PrototypeModel, run_data: RunData) -> None:
+    """As many images at a time as an evaluation takes: larger batches are slower per image on a CPU."""
     source = run_data.source("test", model)
-    for batch in source.batches(in_order(len(source), BATCH)):
+    size = company(run_data.config.runtime.evaluation_batch, run_data.processes.device)
+    for batch in source.batches(in_order(len(source), size)):
         run_model(model, batch)
 
 
