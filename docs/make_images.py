@@ -56,15 +56,21 @@ def main() -> None:
         demo, other = arguments.demo, arguments.other
         if demo is None and wanted != ["birds"]:
             demo = Path(folder) / "demo"
-            dapl(["demo", "--out", str(demo)])
+            run_dapl(["demo", "--out", str(demo)])
         if other is None and "compare" in wanted:
             other = Path(folder) / "dapl"
             config = Path(folder) / "dapl.yaml"
             config.write_text(DAPL, encoding="utf-8")
-            dapl(["train", str(config), "--out", str(other)])
+            run_dapl(["train", str(config), "--out", str(other)])
         for what in wanted:
             print(f"images: {what}", flush=True)
             STEPS[what](demo, other, Path(folder))
+
+
+def run_dapl(words: list[str]) -> None:
+    """A command; what it says where it fails is enough."""
+    if dapl(words) != 0:
+        sys.exit(1)
 
 
 def draw_birds(*_: Path | None) -> None:
@@ -83,12 +89,12 @@ def draw_sheet(demo: Path, *_: Path | None) -> None:
 
 
 def explanation(demo: Path, _: Path | None, folder: Path) -> None:
-    dapl(["explain", str(demo), EXAMPLE, "--top", "4", "--out", str(folder / "explained")])
+    run_dapl(["explain", str(demo), EXAMPLE, "--top", "4", "--out", str(folder / "explained")])
     photograph(next((folder / "explained").glob("*.html")).as_uri(), "explanation.jpg", 1010)
 
 
 def report(demo: Path, _: Path | None, folder: Path) -> None:
-    dapl(["report", str(demo), "--out", str(folder / "report")])
+    run_dapl(["report", str(demo), "--out", str(folder / "report")])
     photograph((folder / "report" / "index.html").as_uri(), "report.jpg", 1500)
 
 
