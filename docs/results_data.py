@@ -209,6 +209,22 @@ class Comparison(Kept):
     def has(self, *names: str) -> bool:
         return all(name in self.rows for name in names)
 
+    def replaced_by(self, later: Comparison | NotMeasured) -> Comparison:
+        """The same with the rows that a later measurement has too, of the same data under the same protocol."""
+        if not later:
+            return self
+        assert isinstance(later, Comparison)
+        for fact in ("split", "protocol", "data", "images"):
+            if self.content[fact] != later.content[fact]:
+                raise ResultsError(f"{later.source}: its {fact} is not that of {self.source}")
+        shared = {name for name in later.rows if name in self.rows}
+        rows = [row for row in later.content["rows"] if row["name"] in shared]
+        order = {row["name"]: row for row in self.content["rows"]} | {row["name"]: row for row in rows}
+        runs = [run for run in self.content["runs"] if run["name"] not in shared]
+        runs += [run for run in later.content["runs"] if run["name"] in shared]
+        content = {**self.content, "rows": list(order.values()), "runs": runs}
+        return Comparison(self.name, content, f"{self.digest}{later.digest}")
+
     @property
     def seeds(self) -> str:
         """``seeds 0, 1 and 2``, and which rows have others."""

@@ -14,7 +14,7 @@ from dapl.models.parts import Locator, standardised
 
 MOST_PLACES = 20_000
 """Places of objects that are clustered; more of them change little and take time."""
-TRIES = 6
+TRIES = 30
 """Starts of k-means, of which the one with the nearest centres is taken."""
 ROUNDS = 30
 SHARPNESS = 4.0
