@@ -263,7 +263,7 @@ def test_files_that_are_no_configs(refused: Callable, tmp_path: Path) -> None:
     path.write_text("- a\n- b\n")
     assert "a config is a mapping of fields, this file holds a list" in refused("train", str(path))
     path.write_bytes(b"\xff\xfe\x00data")
-    assert "is not YAML" in refused("train", str(path))
+    assert f"{path}: not text in UTF-8" in refused("train", str(path))
     path.unlink()
     assert "has no training image" in refused("train", str(tmp_path))  # a folder is data
     path.write_text("x: !!python/object/apply:os.mkdir [evidence]\n")
@@ -474,7 +474,7 @@ def test_a_run_whose_files_are_damaged(finished: Run, refused: Callable) -> None
     finished.data_file.write_text("{")
     assert f"{finished.data_file}: not JSON" in refused("evaluate", str(finished.folder))
     finished.data_file.unlink()
-    assert f"{finished.data_file}: missing" in refused("evaluate", str(finished.folder))
+    assert f"{finished.data_file}: no such file" in refused("evaluate", str(finished.folder))
     finished.config_file.write_text("data: [")
     for command in commands(finished):
         assert f"{finished.config_file}: line" in refused(*command)

@@ -50,7 +50,8 @@ def test_it_says_what_pytorch_says(run: Path, onnx_model: Path, batch: int) -> N
         assert np.array_equal(given["maps"].max((2, 3)), given["scores"])
         scores = maps.amax((2, 3))
     assert np.abs(given["scores"] - scores.numpy()).max() <= 1e-4
-    assert np.abs(given["logits"] - model.classify(scores).numpy()).max() <= 1e-4
+    # a logit adds up scores, about ten times their size here, and what single precision loses of each
+    np.testing.assert_allclose(given["logits"], model.classify(scores).numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_shapes_and_metadata(system: str, run: Path, onnx_model: Path) -> None:

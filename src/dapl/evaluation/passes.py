@@ -96,6 +96,10 @@ class _SourceView(BatchView):
         visible = self.truth.visible
         return None if visible is None else visible[self.place] & self.kept.unsqueeze(2)
 
+    @property
+    def part_areas(self) -> None:  # type: ignore[override]
+        """None: the prototypes of a row have images of their own, so that it has no areas."""
+
     @cached_property
     def visible(self) -> Tensor | None:
         return None if self._seen is None else self._seen.any(1)

@@ -108,9 +108,10 @@ def _model(report: CheckReport, masks: bool, usable: bool) -> tuple[dict[str, An
 def _loss(usable: bool) -> tuple[dict[str, Any], str]:
     if usable:
         loss = {"cluster": 0.4, "cluster_of": "all", "separation": 0, "contrast": {"weight": 0}}
-        return loss | {"locate": {"foreground": 1.0}}, (
+        return loss | {"locate": {"foreground": 1.0, "cross_entropy": 1.0, "commitment": 0.8}}, (
             "The heads together are the object (locate.foreground). They compete for places, so that nothing else\n"
-            "has to keep them apart; every prototype of a class is drawn to what its head sees."
+            "has to keep them apart, and look where classes differ; every prototype of a class is drawn to what\n"
+            "its head sees."
         )
     return {"foreground": {"weight": 0.0}}, "Without masks there is no foreground loss."
 
