@@ -19,7 +19,7 @@ from typing import Any
 from faults import disks, folders, inputs, kills, server
 from faults.material import Material, make, warm_up
 from faults.results import Tally, table
-from faults.running import Crew
+from faults.running import Crew, workplace
 
 PARTS = {
     "inputs": lambda made, crew, asked: inputs.campaign(made, crew, asked.inputs, asked.seed, asked.kinds),
@@ -120,9 +120,8 @@ def main(words: list[str] | None = None) -> int:
     started = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     command = " ".join(["python -m faults", *(word for word in words or sys.argv[1:] if word != "--write")])
-    root = Path(tempfile.mkdtemp(prefix="dapl-faults-", dir=options.folder))
     found: list[tuple[str, Tally]] = []
-    try:
+    with workplace(options.folder) as root:
         warm_up()
         crew = Crew(root / "cases", options.workers, options.patience)
         for part, tally in campaign(make(root / "material", crew), crew, options):
@@ -133,8 +132,6 @@ def main(words: list[str] | None = None) -> int:
                 print(line, flush=True)
             faults = sum(tally.faults.values())
             print(f"{time.strftime('%H:%M:%S')} {tally.name}: {tally.cases} cases, {faults} faults", flush=True)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
     print(f"\n{table([tally for _, tally in found])}\n")
     print(f"{sum(tally.cases for _, tally in found):,} cases in {(time.monotonic() - started) / 60:.1f} minutes")
     return 1 if any(tally.faults for _, tally in found) else 0

@@ -46,7 +46,7 @@ def _commands(material: Material) -> dict[str, Words]:
 
 
 @contextmanager
-def _disk(place: Path) -> Iterator[bool]:
+def disk(place: Path) -> Iterator[bool]:
     """A small file system of its own at ``place``; False where that is not allowed."""
     place.mkdir(parents=True)
     mounted = os.geteuid() == 0 and not _mount("-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(place))
@@ -85,7 +85,7 @@ def _on_disks(tally: Tally, material: Material, crew: Crew, rooms: list[tuple[st
     def cases() -> Iterator[Case]:
         for number, (name, free) in enumerate(rooms):
             stack, place = ExitStack(), crew.root / f"disk-{name}-{number}"
-            mounted = stack.enter_context(_disk(place))
+            mounted = stack.enter_context(disk(place))
             if free is None and not mounted:
                 tally.note = "needs root: not tried"
                 stack.close()

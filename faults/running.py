@@ -5,18 +5,22 @@ A process that has threads cannot be forked safely, so there is one loop here th
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from dapl.common.liveness import is_alive, this_process
 
 Fault = tuple[str, str]
 """Its kind (one of `results.FAULTS`) and what happened."""
@@ -93,25 +97,33 @@ class _Child:
     killed: bool = False
 
 
-def _child(case: Case, folder: Path, said: Path) -> None:
-    """Never returns."""
+def start(said: Path, work: Callable[[], int]) -> int:
+    """A child that does ``work``, and whose exit code it is; what it says goes to a file. Gives the child's number.
+
+    It leads a group of its own, and dies with this process, even where that is killed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        _living.add(pid)
+        return pid
     code = 70
     try:
+        _living.clear()
+        _die_with(parent)
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_DFL)
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         stream = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(stream, 1)
         os.dup2(stream, 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
-        os.chdir(folder)
-        random.seed(case.seed)
-        if case.file_limit is not None:
-            import resource
-
-            resource.setrlimit(resource.RLIMIT_FSIZE, (case.file_limit, resource.RLIM_INFINITY))
-        code = _command(case.work(folder))
+        code = work()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
@@ -125,7 +137,85 @@ def _child(case: Case, folder: Path, said: Path) -> None:
             os._exit(code)
 
 
-def _command(words: list[str] | int) -> int:
+def _die_with(parent: int) -> None:
+    """The system kills this process when its parent is gone (on Linux; elsewhere a killed one leaves it behind)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:  # already gone
+        os._exit(70)
+
+
+def ended(pid: int, wait: bool = False) -> int | None:
+    """The exit code of a child, or minus the number of its signal; None while it runs."""
+    done, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if done else None
+
+
+def end(pid: int) -> int | None:
+    """A child and what it started, at once; None where it had ended before."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    _living.discard(pid)
+    try:
+        return ended(pid, wait=True)
+    except ChildProcessError:
+        return None
+
+
+_living: set[int] = set()
+"""Children that were started, until they and all that they started have ended."""
+_STOPPING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def workplace(parent: Path) -> Iterator[Path]:
+    """A folder to work in, which is gone afterwards with the disks and the children in it: also where the campaign is
+    interrupted or told to stop. What one left that was killed is removed by the next.
+    """
+    for path in parent.glob(f"{_PREFIX}*"):
+        if is_alive(path.name.removeprefix(_PREFIX)) is False:
+            _remove(path)
+    root = parent / f"{_PREFIX}{this_process()}"
+    root.mkdir()
+    before = {number: signal.signal(number, _stop) for number in _STOPPING}
+    try:
+        yield root
+    finally:
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave half of it
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+        for pid in tuple(_living):
+            end(pid)
+        _remove(root)
+        for number, handler in {signal.SIGINT: interrupt, **before}.items():
+            signal.signal(number, handler)
+
+
+_PREFIX = "dapl-faults-"
+
+
+def _remove(folder: Path) -> None:
+    """With the disks that are mounted below it."""
+    with suppress(OSError):
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+        for place in mounts:
+            if place.startswith(f"{folder}/"):
+                subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+    _clear(folder)
+
+
+def _do(case: Case, folder: Path) -> int:
+    os.chdir(folder)
+    random.seed(case.seed)
+    if case.file_limit is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (case.file_limit, resource.RLIM_INFINITY))
+    words = case.work(folder)
     if isinstance(words, int):
         return words
     from dapl.cli import main
@@ -143,25 +233,27 @@ class Crew:
     def run(self, cases: Iterable[Case], keep: bool = False) -> Iterator[Outcome]:
         """In the order in which they end; folders are removed after they were looked at, unless ``keep``."""
         waiting, running = iter(cases), list[_Child]()
-        exhausted = False
-        while True:
-            while not exhausted and len(running) < self.workers:
-                case = next(waiting, None)
-                if case is None:
-                    exhausted = True
-                    break
-                running.append(self._start(case))
-            if not running:
-                return
-            for child in list(running):
-                outcome = self._look(child)
-                if outcome is not None:
+        try:
+            while True:
+                while len(running) < self.workers and (case := next(waiting, None)) is not None:
+                    running.append(self._start(case))
+                if not running:
+                    return
+                for child in list(running):
+                    outcome = self._look(child)
+                    if outcome is None:
+                        continue
                     running.remove(child)
                     outcome.judge()
-                    yield outcome
-                    if not keep:
-                        _clear(child.folder)
-            time.sleep(0.003)
+                    try:
+                        yield outcome
+                    finally:
+                        if not keep:
+                            _clear(child.folder)
+                time.sleep(0.003)
+        finally:
+            for child in running:
+                end(child.pid)
 
     def one(self, case: Case, keep: bool = True) -> Outcome:
         return next(iter(self.run([case], keep)))
@@ -170,52 +262,40 @@ class Crew:
         self._number += 1
         folder = self.root / f"{self._number:05d}"
         folder.mkdir(parents=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            _child(case, folder, self.root / f"{self._number:05d}.said")
+        pid = start(self.root / f"{self._number:05d}.said", lambda: _do(case, folder))
         return _Child(case, pid, folder, time.monotonic())
 
     def _look(self, child: _Child) -> Outcome | None:
         took, hung = time.monotonic() - child.started, False
-        done, status = os.waitpid(child.pid, os.WNOHANG)
-        if not done:
+        code = ended(child.pid)
+        if code is None:
             if child.case.kill_after is not None and took >= child.case.kill_after and not child.killed:
                 child.killed = True
                 os.kill(child.pid, signal.SIGKILL)  # itself only: what it started has to notice
             elif took > child.case.seconds * self.patience:
                 hung = True
-                end_group(child.pid)
-                _, status = os.waitpid(child.pid, 0)
-            if not hung:
+                code = end(child.pid)
+            if code is None:
                 return None
-        if not _group_ends(child.pid):
+        if not group_ends(child.pid):
             hung = True
         said = self.root / f"{child.folder.name}.said"
         text = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
         said.unlink(missing_ok=True)
-        return Outcome(child.case, child.folder, os.waitstatus_to_exitcode(status), text, hung, child.killed, took)
+        return Outcome(child.case, child.folder, code, text, hung, child.killed, took)
 
 
-def end_group(pid: int) -> None:
-    """The child and what it started; each child leads a group of its own."""
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _group_ends(pid: int, seconds: float = 40.0) -> bool:
+def group_ends(pid: int, seconds: float = 40.0) -> bool:
     """Whether everything that a child started is gone soon after it."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             os.killpg(pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
+        except (ProcessLookupError, PermissionError):
+            _living.discard(pid)
             return True
         if time.monotonic() > deadline:
-            end_group(pid)
+            end(pid)
             return False
         time.sleep(0.01)
 

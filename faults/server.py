@@ -15,7 +15,7 @@ from typing import Any
 from faults.material import Material, encoded_images
 from faults.mutate import broken_bytes
 from faults.results import Tally
-from faults.running import Case, Crew, Fault, Outcome
+from faults.running import Case, Crew, Fault, Outcome, end, ended, start
 
 _ATTACKERS = 4
 _MEMORY_SHARE = 0.10
@@ -67,11 +67,7 @@ def campaign(material: Material, crew: Crew, hostile: int, honest: int, seed: in
         faults += [("traceback", text[-400:])] if "Traceback (most recent call last)" in text else []
         tally.add(faults, cases=0)
     finally:
-        try:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass
+        end(pid)
     return tally
 
 
@@ -81,25 +77,15 @@ def _free_port() -> int:
 
 
 def _serve(material: Material, port: int, log: Path) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 70
-    try:
-        stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(stream, 1)
-        os.dup2(stream, 2)
-        from dapl.cli import main
+    from dapl.cli import main
 
-        code = main(["serve", str(material.run), "--port", str(port)])
-    finally:
-        os._exit(code)
+    return start(log, lambda: main(["serve", str(material.run), "--port", str(port)]))
 
 
 def _until_it_answers(port: int, pid: int) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if os.waitpid(pid, os.WNOHANG)[0]:
+        if ended(pid) is not None:
             raise SystemExit("faults: the server did not start")
         try:
             if _request(port, "GET", "/health")[0] == 200:
@@ -112,9 +98,8 @@ def _until_it_answers(port: int, pid: int) -> None:
 def _stopped(pid: int) -> list[Fault]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
+        code = ended(pid)
+        if code is not None:
             return [] if code == 0 else [("exit code", f"the server ended with {code}")]
         time.sleep(0.05)
     return [("hang", "the server did not stop")]

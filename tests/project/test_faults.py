@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from dapl.common.liveness import has_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,3 +111,47 @@ def test_the_page_shows_what_the_campaign_found(part) -> None:
     main = part("__main__")
     kept = json.loads(main.FIGURES.read_text(encoding="utf-8"))
     assert f"{main.START}\n\n{main.section(kept)}\n\n{main.END}" in main.PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere children do not learn that their parent was killed")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_campaign_that_is_stopped_leaves_nothing(part, tmp_path: Path, number: signal.Signals) -> None:
+    """No process, no disk, no folder: at once where it can clean up, and with the next campaign where it was killed."""
+    running = part("running")
+    parent, seen = tmp_path / "memory", tmp_path / "seen"
+    parent.mkdir()
+
+    def campaign() -> int:
+        with running.workplace(parent) as root:
+            for _ in running.Crew(root / "cases", 1).run([running.Case("sleeps", sleeps)]):
+                pass
+        return 0
+
+    def sleeps(folder: Path) -> int:
+        part("disks").disk(folder / "disk").__enter__()  # only root may, and it stays
+        seen.write_text(str(os.getpid()))
+        time.sleep(600)
+        return 0
+
+    pid = running.start(tmp_path / "said", campaign)
+    try:
+        until(lambda: seen.exists() and seen.read_text())
+        child = int(seen.read_text())
+        os.kill(pid, number)
+        until(lambda: running.ended(pid) is not None)
+        until(lambda: not has_process(child))
+        if number != signal.SIGKILL:
+            assert list(parent.iterdir()) == []
+        with running.workplace(parent) as root:
+            assert list(parent.iterdir()) == [root]
+        assert list(parent.iterdir()) == []
+        assert not os.path.exists("/proc/mounts") or str(parent) not in Path("/proc/mounts").read_text()
+    finally:
+        running.end(pid)
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
