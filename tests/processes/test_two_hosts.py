@@ -1,23 +1,27 @@
-"""Two hosts with addresses of their own, as network namespaces: torchrun over them."""
+"""Two hosts with addresses of their own, as network namespaces: torchrun over them, and what it does when one dies."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config
 from dapl.evaluation import evaluate
 from dapl.processes import launch as launching
 from dapl.processes.interface import SingleProcess
+from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 
@@ -29,7 +33,7 @@ SCHEDULE = [
     {"stage": "project"},
     {"stage": "last_layer", "epochs": 3},
     {"stage": "prune"},
-    {"stage": "warm_up", "epochs": 12, "batch_size": 8},
+    {"stage": "warm_up", "epochs": 24, "batch_size": 8},
 ]
 FIRST_HOST = "10.213.7.1"
 
@@ -60,18 +64,50 @@ def hosts() -> Iterator[list[tuple[str, str]]]:
         pytest.skip(f"this machine makes no network namespaces: {error}")
     finally:
         for name, _ in names:
-            inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
-            for process in inside.stdout.split():  # of a test that has failed
-                os.kill(int(process), signal.SIGKILL)
+            _kill_host(name)  # what a test that has failed left there
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def _start(hosts: list[tuple[str, str]], folder: Path, port: int, *words: str) -> list[subprocess.Popen]:
+def _kill_host(name: str) -> None:
+    """All processes of a host, at once and without a word."""
+    inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+    for process in inside.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
+
+
+def _wait_for_epoch(run: Run, stage: int, epoch: int, process: subprocess.Popen) -> None:
+    """Until the run has come so far."""
+    for _ in range(6000):
+        entries = run.logged() if run.metrics_file.exists() else []
+        if any(entry.get("stage") == stage and entry.get("epoch", -1) >= epoch for entry in entries):
+            return
+        assert process.poll() is None, "the run has ended before that"
+        time.sleep(0.02)
+    raise AssertionError("the run does not come so far")
+
+
+def _children(process: int) -> list[int]:
+    """In the order in which they were started."""
+    return sorted(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+
+
+def _assert_same_weights(one: Run, other: Run) -> None:
+    for name in ("best", "last"):
+        expected, found = (load_checkpoint(getattr(run, name)) for run in (one, other))
+        assert found.position == expected.position
+        for key, tensor in expected.model.items():
+            assert torch.equal(found.model[key], tensor), f"{name}: {key}"
+
+
+def _start(
+    hosts: list[tuple[str, str]], folder: Path, port: int, *words: str, restarts: int = 0
+) -> list[subprocess.Popen]:
     """``dapl train …`` by torchrun on both hosts; what they say goes to files."""
     started = []
     for rank, (name, interface) in enumerate(hosts):
         torchrun = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(rank))
-        where = ("--master-addr", FIRST_HOST, "--master-port", str(port))
+        where = ("--master-addr", FIRST_HOST, "--master-port", str(port), "--max-restarts", str(restarts))
         command = ["ip", "netns", "exec", name, sys.executable, *torchrun, *where, "-m", "dapl", "train", *words]
         environment = os.environ | {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
         said = (folder / f"{port}-{rank}.txt").open("w")
@@ -83,14 +119,19 @@ def _start(hosts: list[tuple[str, str]], folder: Path, port: int, *words: str) -
 
 @pytest.mark.slow
 def test_two_hosts(hosts: list[tuple[str, str]], configured: Callable[..., Config], tmp_path: Path) -> None:
-    """Training, projection, pruning and evaluation give the numbers of one process."""
+    """Training, projection, pruning and evaluation give the numbers of one process, also where a process or a host
+    dies on the way."""
     config = configured({"schedule": SCHEDULE, "runtime.nodes": 2})
     path = tmp_path / "hosts.yaml"
     path.write_text(dump_config(config))
 
     whole = Run(tmp_path / "whole")
-    for process in _start(hosts, tmp_path, 29517, str(path), "--out", str(whole.folder)):
+    started = _start(hosts, tmp_path, 29517, str(path), "--out", str(whole.folder), restarts=1)
+    _wait_for_epoch(whole, 4, 2, started[0])
+    os.kill(_children(started[1].pid)[-1], signal.SIGKILL)  # one process only: torchrun starts all of them again
+    for process in started:
         assert process.wait(600) == 0, (tmp_path / "29517-0.txt").read_text()[-3000:]
+    assert "resuming at stage 5" in (tmp_path / "29517-0.txt").read_text()
     alone = train(configured({"schedule": SCHEDULE}), tmp_path / "alone", quiet=True)
     for one, two in zip(alone.read_prototypes(), whole.read_prototypes(), strict=True):
         for name in ("image", "location", "box", "kept", "reason", "grounded"):
@@ -102,6 +143,22 @@ def test_two_hosts(hosts: list[tuple[str, str]], configured: Callable[..., Confi
     again = evaluate(whole.folder, config=whole.config({"runtime.nodes": 1}), chance=False, quiet=True, files=False)
     for name, number in again.to_json()["numbers"].items():
         assert measured[name]["value"] == number["value"], f"{name}: one process measures the same model"
+
+    # The second host dies later on: the first one says so and ends, and both go on from there to the same bits.
+    killed = Run(tmp_path / "killed")
+    first, second = _start(hosts, tmp_path, 29518, str(path), "--out", str(killed.folder))
+    _wait_for_epoch(killed, 4, 5, first)
+    _kill_host(hosts[1][0])
+    assert first.wait(300) != 0
+    second.wait(60)
+    said = (tmp_path / "29518-0.txt").read_text()
+    assert "another process of this run has ended or cannot be reached any more" in said, said[-3000:]
+    assert "dapl train --resume" in said
+    position = load_checkpoint(killed.last).position
+    assert (4, 5) < position < (4, 24), "it was not in the middle"
+    for process in _start(hosts, tmp_path, 29519, "--resume", str(killed.folder)):
+        assert process.wait(600) == 0, (tmp_path / "29519-0.txt").read_text()[-3000:]
+    _assert_same_weights(whole, killed)
 
 
 def test_only_a_lost_peer_is_put_into_that_sentence(

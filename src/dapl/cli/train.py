@@ -131,10 +131,8 @@ def _an_image(config: Config) -> str:
 
 
 def _restarted(out: Path) -> bool:
-    """Whether torchrun starts the same command again, because a process of it had died after a checkpoint."""
-    return (
-        os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "checkpoints" / "last.safetensors").exists()
-    )
+    """Whether torchrun starts the same command again, because a process of it had died with the run begun."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "config.yaml").is_file()
 
 
 def _submit(arguments: argparse.Namespace, config: Config, out: Path) -> int:

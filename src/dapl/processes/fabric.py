@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dapl.common.errors import DaplError
 from dapl.config import RuntimeConfig
+from dapl.processes.meeting import meet_under_torchrun
 
 
 @contextmanager
@@ -94,6 +95,8 @@ class FabricProcesses:
         self.fabric.backward(loss)
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self.world_size > 1:
+            meet_under_torchrun(self.device)
         return self.fabric.launch(_in_process, self.per_machine, function, *arguments)  # type: ignore[arg-type]
 
 

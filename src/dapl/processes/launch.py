@@ -88,7 +88,7 @@ def _in_sentences(processes: Processes, function: Callable[..., Any], config: Co
 
 def _lost_another(error: RuntimeError) -> bool:
     """Whether this is how torch's communication says that a peer has gone; gloo has no exception of its own."""
-    if isinstance(error, torch.distributed.DistBackendError):
+    if isinstance(error, torch.distributed.DistError):
         return True
-    words = ("closed by peer", "reset by peer", "Broken pipe", "Socket closed", "Socket Timeout", "Timed out waiting")
+    words = ("closed by peer", "reset by peer", "Broken pipe", "Socket closed", "Timed out waiting", "connectFullMesh")
     return any(word in str(error) for word in words)

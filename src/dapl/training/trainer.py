@@ -61,7 +61,7 @@ def train(config: Config, out: Path, resume: bool = False, quiet: bool = False, 
     ``splits``: the data, where ``config.data`` is `GivenData`.
     """
     given = hand_over(config.data, splits)
-    run = Run.open(out) if resume else Run(out)
+    run = Run.open(out) if resume and is_first_process() else Run(out)
     if not is_first_process():  # of those that torchrun started
         launch(config, _train_process, out, resume, quiet, given)
         return run

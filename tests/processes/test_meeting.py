@@ -1,0 +1,35 @@
+"""Processes that torchrun starts again find each other, whatever the dead ones have left in its store."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from torch.distributed import HashStore
+
+from dapl.common.errors import DaplError
+from dapl.processes.meeting import agree_on_attempt
+
+PATIENCE = timedelta(seconds=20)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_each_attempt_has_a_name_of_its_own_whoever_comes_first(first: int) -> None:
+    store, names = HashStore(), []
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            waiting = [pool.submit(agree_on_attempt, store, rank % 3, 3, PATIENCE) for rank in range(first, first + 3)]
+            (name,) = {each.result() for each in waiting}
+            names.append(name)
+    assert len(set(names)) == 3
+
+
+def test_an_attempt_in_which_the_first_process_died_is_not_joined() -> None:
+    store = HashStore()
+    store.set("dapl/attempt", "dead")  # proposed, and never confirmed
+    with pytest.raises(DaplError, match="process 1 of 2 has waited"):
+        agree_on_attempt(store, 1, 2, timedelta(seconds=0.2))
+    with ThreadPoolExecutor(2) as pool:
+        late, first = (pool.submit(agree_on_attempt, store, rank, 2, PATIENCE) for rank in (1, 0))
+        assert late.result() == first.result() != "dapl/dead"
