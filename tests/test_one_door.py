@@ -36,6 +36,9 @@ REASONS: dict[tuple[str, str], str] = {
     ("common/files.py", "open"): "its last byte; it was opened to be appended to just before",
     ("common/locks.py", "os.open"): "a lock, which is opened to be written too, and that waits for nobody",
     ("cli/__init__.py", "os.open"): "the null device",
+    ("batches/compact.py", "Image.open"): "bytes in memory",
+    ("training/loggers.py", "Image.open"): "a plot that was written just before",
+    ("export/onnx_file.py", "onnxruntime.InferenceSession"): "the file that was written just before",
     ("common/liveness.py", "read_text"): "/proc",
     ("runs/provenance.py", "read_text"): "/proc",
     ("report/page.py", "read_bytes"): "styles and script of the package",
@@ -179,6 +182,41 @@ def opens_for_reading(name: str, tree: ast.AST) -> list[str]:
 )
 def test_the_rule_of_reading_sees(line: str) -> None:
     assert opens_for_reading("some/file.py", ast.parse(line))
+
+
+BY_NAME = {"Image.open", "av.open", "tarfile.open", "np.load", "np.memmap", "np.lib.format.open_memmap", "safe_open"}
+BY_NAME |= {"safetensors.torch.load_file", "torch.load", "onnxruntime.InferenceSession"}
+"""Libraries that open what they are given the name of, and would wait at a pipe."""
+
+
+def opened_by_libraries(name: str, tree: ast.AST) -> list[str]:
+    """Calls that leave the opening to a library: it may have what was opened or asked about at the door."""
+    doors = ("open_regular", "regular_file", "_open", "io.BytesIO")
+    streams = {
+        item.optional_vars.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        for item in node.items
+        if isinstance(item.optional_vars, ast.Name) and ast.unparse(item.context_expr).startswith(doors)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (what := ast.unparse(node.func)) in BY_NAME and (name, what) not in REASONS:
+            given = [ast.unparse(one) for one in (*node.args, *(keyword.value for keyword in node.keywords))]
+            if given[0] not in streams and not given[0].startswith(doors) and "'w+'" not in given:
+                found.append(f"{name}:{node.lineno}: {what}")
+    return found
+
+
+@pytest.mark.parametrize("line", ["av.open(str(path))", "np.load(path)", "torch.load(path, weights_only=True)"])
+def test_the_rule_of_libraries_sees(line: str) -> None:
+    assert opened_by_libraries("some/file.py", ast.parse(line))
+    through = line.replace("str(path)", "path").replace("(path", "(regular_file(path, 'x')")
+    assert not opened_by_libraries("some/file.py", ast.parse(through))
+
+
+def test_libraries_open_nothing_that_did_not_come_through_the_door() -> None:
+    assert [line for name, tree in sources() for line in opened_by_libraries(name, tree)] == []
 
 
 def test_files_are_opened_for_reading_through_one_door() -> None:

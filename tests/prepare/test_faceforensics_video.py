@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from collections.abc import Callable
@@ -143,6 +144,17 @@ def test_a_file_that_is_no_video(tmp_path: Path, content: bytes) -> None:
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(content)
     with pytest.raises(VideoError, match="not a video that can be read, or truncated"):
+        list(sampled_frames(broken, 3))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_would_be_waited_for_is_no_video(tmp_path: Path, kind: str) -> None:
+    broken = tmp_path / "broken.mp4"
+    if kind == "pipe":
+        os.mkfifo(broken)
+    else:
+        broken.symlink_to("/dev/zero")
+    with pytest.raises(VideoError, match="is a pipe or device and not a file"):
         list(sampled_frames(broken, 3))
 
 

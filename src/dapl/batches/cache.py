@@ -23,17 +23,20 @@ from torch.utils.data import DataLoader
 
 from dapl.common.errors import DaplError
 from dapl.common.files import mark_as_cache, replacing, reserve
+from dapl.common.reading import regular_file
 from dapl.data.sample import Dataset, Sample, Subset
 from dapl.data.transforms import Fit, fit
 
 _BROKEN = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError, SyntaxError, zipfile.BadZipFile)
 """What numpy raises on files that are cut short, hold objects, or are something else altogether."""
+AGAIN = "delete it, the cache is made anew"
+"""What to do about a broken cache."""
 
 
 def open_array(path: Path, mode: Literal["r", "c"] = "r", dtype: type = np.uint8) -> np.ndarray:
     """A .npy file as a memory map: read only, or (``c``) with changes that stay in memory."""
     try:
-        found = np.lib.format.open_memmap(path, mode=mode)
+        found = np.lib.format.open_memmap(regular_file(path, AGAIN), mode=mode)
     except _BROKEN as error:
         raise broken(path, str(error)) from error
     if found.dtype != dtype:
@@ -58,14 +61,14 @@ def flush(*arrays: np.ndarray | None) -> None:
 def read_arrays(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
     """Arrays of a .npz file, read whole."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(regular_file(path, AGAIN), allow_pickle=False) as file:
             return [np.asarray(file[name]) for name in names]
     except _BROKEN as error:
         raise broken(path, str(error)) from error
 
 
 def broken(path: Path, reason: str) -> DaplError:
-    return DaplError(f"{path}: not an array that dapl wrote ({reason}); delete it, the cache is made anew.")
+    return DaplError(f"{path}: not an array that dapl wrote ({reason}); {AGAIN}.")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from dapl.batches.cache import (
+    AGAIN,
     AnnotationReader,
     flush,
     new_array,
@@ -24,6 +25,7 @@ from dapl.batches.cache import (
     write_annotations,
 )
 from dapl.common.files import replacing
+from dapl.common.reading import regular_file
 from dapl.data.sample import Dataset
 from dapl.data.transforms import Fit, fit
 
@@ -90,7 +92,7 @@ def load_compact(
     files = compact_files(folder, key, dataset.has_masks)
     if not all(file.exists() for file in files):
         _write(dataset, size, how, folder, workers, advance)
-    encoded = np.memmap(files[0], np.uint8, "r")
+    encoded = np.memmap(regular_file(files[0], AGAIN), np.uint8, "r")
     return CompactPixels(
         encoded, open_array(files[1], dtype=np.int64), open_array(files[2]) if files[2:] else None, size
     )

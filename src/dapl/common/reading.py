@@ -46,6 +46,12 @@ def open_regular(path: Path, advice: str) -> BinaryIO:
     raise BrokenError(f"{path}: is {kind} and not a file; {advice}.")
 
 
+def regular_file(path: Path, advice: str) -> Path:
+    """``path`` itself, for a library that opens files by their name, where `open_regular` would open it."""
+    open_regular(path, advice).close()
+    return path
+
+
 def read_bytes(path: Path, advice: str, largest: int = LARGEST) -> bytes:
     """A regular file, whole."""
     with open_regular(path, advice) as stream:

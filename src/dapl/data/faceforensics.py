@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import regular_file
 from dapl.data.faceforensics_files import LANDMARKS, MANIFEST, SPLITS, mask_name, read_manifest, read_settings
 from dapl.data.listing import ExactParts, ImageRecord, ImageSize, Listing, MaskFile, file_stamp, require_every_class
 from dapl.masks.faces import LANDMARKS as POINTS
@@ -40,12 +41,10 @@ class FaceParts:
     def _landmarks(self) -> np.ndarray:
         """float32 468×2 in pixels of the image."""
         try:
-            found = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            found = np.load(regular_file(self.path, _AGAIN), mmap_mode="r", allow_pickle=False)
             if found.dtype != np.float32 or found.ndim != 3 or found.shape[1:] != (POINTS, 2):
                 raise ValueError(f"{found.dtype} {found.shape} instead of float32 n×{POINTS}×2")
             return np.array(found[self.row])
-        except FileNotFoundError:
-            raise DaplError(f"{self.path}: no such file; {_AGAIN}.") from None
         except (ValueError, IndexError, OSError) as error:
             raise DaplError(
                 f"{self.path}: not the landmarks that the manifest tells of ({error}); {_AGAIN}."

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dapl.common.errors import BrokenError, DaplError, MissingError
 from dapl.common.files import make_folder, replacing_folder, write_bytes, write_json, write_text
-from dapl.common.reading import read_bytes, refuse_links_out
+from dapl.common.reading import read_bytes, refuse_links_out, regular_file
 from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier, about
 from dapl.explain.evidence import ModelRecords
@@ -259,9 +259,7 @@ def load_exported(folder: Path | str) -> ExportedModel:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError as error:
-        raise DaplError(f"{path}: missing; `dapl export RUN` makes a whole folder.") from error
+        return safetensors.torch.load_file(regular_file(path, "`dapl export RUN` makes a whole folder"))
     except (SafetensorError, OSError, ValueError) as error:
         raise DaplError(f"{path}: not a whole safetensors file ({error}); export or download it anew.") from error
 

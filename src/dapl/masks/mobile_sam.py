@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import SamConfig, SamImageProcessor, SamModel, SamProcessor
 
 from dapl.common.errors import DaplError
+from dapl.common.reading import open_regular
 
 _ENCODER = (
     (r"^patch_embed\.seq\.0\.", "patch_embed.conv1."),
@@ -88,7 +89,8 @@ def load_mobile_sam(file: Path) -> tuple[MobileSam, Any]:
     >>> model, processor = load_mobile_sam(Path("mobile_sam.pt"))  # doctest: +SKIP
     """
     try:
-        published = torch.load(file, map_location="cpu", weights_only=True)
+        with open_regular(file, "give the file mobile_sam.pt") as stream:
+            published = torch.load(stream, map_location="cpu", weights_only=True)
         model = MobileSam()
         with_prefix = {name: value for name, value in published.items() if name.startswith("image_encoder.")}
         own = {name.removeprefix("image_encoder."): value for name, value in with_prefix.items()}
@@ -102,6 +104,8 @@ def load_mobile_sam(file: Path) -> tuple[MobileSam, Any]:
             "shared_image_embedding.positional_embedding"
         ]
         also = model.sam.load_state_dict(rest, strict=False)
+    except DaplError:
+        raise
     except Exception as error:  # pickle, torch and zipfile each have their own
         reason = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160]
         raise DaplError(f"{file}: is no checkpoint of MobileSAM ({reason}); give its mobile_sam.pt.") from error

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from dapl.common.errors import DaplError, WriteError, nearest
 from dapl.common.files import expand_path, replacing
 from dapl.common.operators import timm
+from dapl.common.reading import open_regular, regular_file
 from dapl.models.tflite_weights import convert
 from dapl.models.weight_sources import SOURCES, WeightSource, models_folder, published_file
 
@@ -85,8 +86,11 @@ def read_state_dict(path: Path) -> StateDict:
         )
     try:
         if path.suffix == ".safetensors":
-            return _finite(safetensors.torch.load_file(path), path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+            return _finite(safetensors.torch.load_file(regular_file(path, "name a file of weights")), path)
+        with open_regular(path, "name a file of weights") as stream:
+            loaded = torch.load(stream, map_location="cpu", weights_only=True)
+    except DaplError:
+        raise
     except Exception as error:  # torch's reader raises nearly anything on a file that is none
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DaplError(

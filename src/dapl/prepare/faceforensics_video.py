@@ -6,6 +6,7 @@ The folder gets its name only when all is in it, so what has its name is whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from PIL import Image
 
 from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError
 from dapl.common.files import replacing_folder, write_json
-from dapl.common.reading import read_as
+from dapl.common.reading import open_regular, read_as
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
 from dapl.masks.polygons import bounding_box
@@ -236,14 +237,23 @@ def sampled_frames(path: Path, count: int) -> Iterator[VideoFrame]:
     """
     av = _av()
     try:
-        with av.open(str(path)) as container:
+        with _opened(av, path) as container:
             stream = _video_stream(container)
             total = stream.frames or _count(av, path)
             if not total:
                 raise VideoError("holds no frame; it may be truncated")
             yield from _decoded(av, container, stream, total, wanted_frames(total, count))
+    except BrokenError as error:
+        raise VideoError(str(error)) from error
     except av.FFmpegError as error:
         raise VideoError(f"not a video that can be read, or truncated ({_reason(error)})") from error
+
+
+@contextmanager
+def _opened(av: Any, path: Path) -> Iterator[Any]:
+    """By its name FFmpeg would wait at a pipe for ever, and take some names for addresses."""
+    with open_regular(path, "put the video itself there") as file, av.open(file) as container:
+        yield container
 
 
 def _decoded(av: Any, container: Any, stream: Any, total: int, wanted: list[int]) -> Iterator[VideoFrame]:
@@ -278,7 +288,7 @@ def _video_stream(container: Any) -> Any:
 
 def _count(av: Any, path: Path) -> int:
     """Where the header does not say how many frames there are."""
-    with av.open(str(path)) as container:
+    with _opened(av, path) as container:
         return sum(1 for packet in container.demux(_video_stream(container)) if packet.size)
 
 

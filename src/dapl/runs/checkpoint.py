@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from dapl.common.errors import BrokenError, DaplError, MissingError
-from dapl.common.reading import checked, parse_json
+from dapl.common.reading import checked, parse_json, regular_file
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import of_class_from
 from dapl.models.weights import write_tensors
@@ -59,10 +59,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Tensors as they are; position and facts are those of `CheckpointHeader`, within its bounds."""
     if not path.exists():
         raise MissingError(f"{path}: no such checkpoint; the run has not got that far, or this is not a run.")
-    if not path.is_file():
-        raise BrokenError(f"{path}: is not a file; {_ADVICE}.")
     try:
-        with safe_open(path, "pt") as file:
+        with safe_open(regular_file(path, _ADVICE), "pt") as file:
             written = (file.metadata() or {})["dapl"]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
