@@ -109,6 +109,16 @@ def test_a_bad_disk_is_one_sentence_and_costs_nothing_that_was_there(
         assert not [path for path in there.rglob(".*") if path.name != ".lock"], command
 
 
+def test_the_report_of_a_run_that_can_only_be_read_goes_elsewhere(disk, there: Path, tmp_path: Path) -> None:
+    """Also of one that was not measured: its numbers are then on the page alone."""
+    (there / "run" / "metrics.json").unlink(missing_ok=True)
+    before = contents(there)
+    disk.read_only()
+    assert main(["report", str(there / "run"), "--images", "1", "--out", str(tmp_path / "new" / "report")]) == 0
+    assert "Accuracy" in (tmp_path / "new" / "report" / "index.html").read_text()
+    assert contents(there) == before
+
+
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/x", "{long}", "/dev/full/x"])
 def test_places_that_cannot_be(
     place: str, dapl_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch

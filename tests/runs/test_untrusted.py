@@ -103,10 +103,16 @@ def test_the_cache_of_a_run_is_used_only_where_it_was_made_a_cache_here(
 
 @pytest.mark.parametrize("command", ["evaluate", "report"])
 def test_no_command_writes_into_a_folder_that_a_run_names(
-    run: Path, tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    run: Path, tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch, command: str, capfd
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     caches_in(run, str(secret.parent))
     assert main([command, str(run)]) == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "cache" in line]
+    default = tmp_path / "home" / ".cache" / "dapl"
+    assert said == [
+        f"cache.folder: {secret.parent} holds no caches of this machine, so {default} is used; "
+        "--cache.folder names another."
+    ]
     assert [path.name for path in secret.parent.iterdir()] == ["secret.jpg"]
     assert is_cache(tmp_path / "home" / ".cache" / "dapl")

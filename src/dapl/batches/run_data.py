@@ -42,6 +42,11 @@ class RunData:
         self.splits = splits or build_splits(config.data)
         self._tell_what_was_left_out()
         self.folder = expand_path(config.cache.folder, "cache.folder")
+        if config.cache.named is not None:
+            reporter.line(
+                f"cache.folder: {config.cache.named} holds no caches of this machine, so {self.folder} is used; "
+                "--cache.folder names another."
+            )
         self._pixels: dict[str, Pixels | CompactPixels | None] = {}
         self._forms: dict[str, Form] = {}
         self._said: set[str] = set()

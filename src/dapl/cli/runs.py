@@ -163,12 +163,14 @@ def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise DaplError(f"--images: is {arguments.images}; each prototype must be shown on one image or more.")
     _, config = open_run(arguments.run, overrides)
 
+    from dapl.common.files import check_writable
     from dapl.report.collect import collect
     from dapl.report.page import check_folder, write_folder, write_single_file
 
     out = arguments.out or arguments.run / ("report.html" if arguments.single_file else "report")
     if not arguments.single_file:
         check_folder(out)
+    check_writable(out.parent)
     report = collect(arguments.run, config, arguments.images)
     page = write_single_file(report, out) if arguments.single_file else write_folder(report, out)
     print(f"report       {page}  ({_bytes(out) / 1e6:.1f} MB)")

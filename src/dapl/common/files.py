@@ -51,7 +51,9 @@ def _known(path: Path) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Before long work whose result goes there: what can be known without writing."""
+    """Before long work whose result goes there: what can be known without writing. The folder may be yet to be made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
     with refusing(folder):
         if not os.access(folder, os.W_OK):
             read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY

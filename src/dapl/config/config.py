@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from dapl.common.errors import nearest
 from dapl.config.data import DataConfig, ToyBirdsData
@@ -47,6 +47,18 @@ class CacheConfig(Section):
         description="Scores of all training images larger than this are computed anew, batch by batch, in the epochs "
         "of the last layer, instead of being kept in memory.",
     )
+    _named: str | None = PrivateAttr(None)
+
+    @property
+    def named(self) -> str | None:
+        """The folder that the config names, where another is used instead."""
+        return self._named
+
+    def moved_to(self, folder: str) -> CacheConfig:
+        """The same caches, in another folder than the config names."""
+        moved = self.model_copy(update={"folder": folder})
+        moved._named = self.folder
+        return moved
 
 
 class RuntimeConfig(Section):

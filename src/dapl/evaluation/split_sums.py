@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from dapl.batches.cache import AnnotationReader, base_rows
 from dapl.batches.run_data import RunData, Split
-from dapl.common.errors import BrokenError, MissingError
+from dapl.common.errors import BrokenError, MissingError, WriteError
 from dapl.common.files import write_json
 from dapl.common.progress import Reporter
 from dapl.common.reading import file_digest, read_json
@@ -195,7 +196,8 @@ def cached_sums(
     truth = SplitGroundTruth(run_data, split, protocol, with_parts=has_prototypes)
     rows = measure_split(model, truth, names, reporter, doing="looking over")
     sums = sums_of(model, rows, torch.tensor(list(dataset.labels)), len(dataset.parts), protocol.tau)
-    _write(loaded, run_data, split, protocol, sums)
+    with suppress(WriteError):  # a run that can only be read: they are made again next time
+        _write(loaded, run_data, split, protocol, sums)
     return sums
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dapl.batches.run_data import RunData, Split
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
+from dapl.common.files import check_writable
 from dapl.common.progress import Reporter
 from dapl.config import Config
 from dapl.data.build import hand_over
@@ -19,7 +20,7 @@ from dapl.data.sample import Splits
 from dapl.data.transforms import fit
 from dapl.evaluation import evaluate
 from dapl.evaluation.chance_rows import chance_sentence
-from dapl.evaluation.known_results import is_full
+from dapl.evaluation.known_results import add_result, is_full
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.result import region_text, warning_text
 from dapl.evaluation.split_sums import cached_sums, looks_of
@@ -53,7 +54,7 @@ from dapl.report.images import (
     tile_side,
 )
 from dapl.runs.loading import LoadedRun, load_run
-from dapl.runs.run import open_run
+from dapl.runs.run import Run, open_run
 
 IMAGES = 3
 """Images of a class that each of its prototypes is shown on."""
@@ -104,13 +105,23 @@ def collect(
     except DaplError:
         evaluation = {}
     if not evaluation or not is_full(evaluation):
-        evaluate(run.folder, config=config, quiet=quiet, splits=splits)
-        evaluation = run.evaluation()
+        evaluation = _measured(run, config, evaluation, splits, quiet)
     loaded = load_run(run.folder, config=config)
     split: Split = evaluation["protocol"].get("split", "test")
     processes = make_processes(config)
     run_data = RunData.of_model(config, loaded.model, loaded.classes, split, processes, reporter, splits)
     return _Collecting(loaded, run_data, split, _protocol(evaluation), evaluation, images, reporter).report()
+
+
+def _measured(run: Run, config: Config, before: dict[str, Any], splits: Splits | None, quiet: bool) -> dict[str, Any]:
+    """What `dapl evaluate` finds, kept in the run where that can be written: others may only read it."""
+    try:
+        check_writable(run.folder)
+    except WriteError:
+        found = evaluate(run.folder, config=config, quiet=quiet, splits=splits, files=False)
+        return add_result(before, found.to_json())[0]
+    evaluate(run.folder, config=config, quiet=quiet, splits=splits)
+    return run.evaluation()
 
 
 @dataclass

@@ -198,7 +198,7 @@ class Run:
         with suppress(DaplError):  # a variable of another machine
             if config.cache.folder == default or is_cache(expand_path(config.cache.folder, "cache.folder")):
                 return config
-        return config.model_copy(update={"cache": config.cache.model_copy(update={"folder": default})})
+        return config.model_copy(update={"cache": config.cache.moved_to(default)})
 
     def class_names(self) -> list[str]:
         """Names in the order of the logits, as the run was trained."""
