@@ -100,8 +100,9 @@ def _dataset_images(material: Material, count: int, seed: int) -> Iterator[Case]
         data = folder / "data"
         shutil.copytree(material.folder, data)
         place = rng.choice(["owl", "finch", "masks/owl"])
-        kind, path = rng.randrange(8), data / place / "0.png"
+        kind, path = rng.randrange(10), data / place / "0.png"
         path.unlink()
+        odd = os.fsdecode(b"k\xf6ln")
         if kind == 0:
             os.mkfifo(path)
         elif kind == 1:
@@ -111,9 +112,13 @@ def _dataset_images(material: Material, count: int, seed: int) -> Iterator[Case]
         elif kind == 3:
             path.mkdir()
         elif kind == 4:
-            Path(os.fsdecode(os.fsencode(data / place) + b"/\xff\xfe.png")).write_bytes(good["png"])
+            (data / place / f"{odd}.png").write_bytes(good["png"])
         elif kind == 5:
             (data / place / ("x" * 250 + ".png")).write_bytes(good["png"])
+        elif kind == 6:
+            data = data.rename(folder / odd)
+        elif kind == 7:
+            (data / place).rename(data / odd)
         else:
             path.write_bytes(broken_bytes(good["png"], rng))
         if rng.random() < 0.5:

@@ -122,7 +122,8 @@ def start(said: Path, work: Callable[[], int]) -> int:
         stream = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(stream, 1)
         os.dup2(stream, 2)
-        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # as Python has them
         code = work()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

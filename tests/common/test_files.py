@@ -275,6 +275,23 @@ def test_a_line_is_never_glued_to_one_that_a_kill_cut_short(tmp_path: Path) -> N
     assert path.read_text().split("\n") == ["one", "tw", "three", ""]
 
 
+@pytest.mark.parametrize("write", [write_text, write_json, append_line, lambda path, text: replaced(path, text)])
+def test_what_is_no_text_is_one_sentence_and_changes_nothing(
+    write: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text("before")
+    with pytest.raises(WriteError, match=r"facts\.json: cannot be written, .*k\\xf6 is not text in UTF-8; rename it"):
+        write(path, os.fsdecode(b"near k\xf6ln"))
+    assert path.read_text() == "before"
+    assert os.listdir(tmp_path) == ["facts.json"]
+
+
+def replaced(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def test_a_new_file_is_never_written_over_another(tmp_path: Path) -> None:
     assert write_new(tmp_path / "mask.png", b"mine")
     assert not write_new(tmp_path / "mask.png", b"yours")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,56 @@ def test_a_mask_whose_name_is_not_utf8_belongs_to_no_image(folder: Path) -> None
     assert main(["prepare", "check", str(folder), "--out", str(folder.parent / "check"), "--quiet"]) in (0, 1)
 
 
+ODD = os.fsdecode(b"k\xf6ln")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "{odd}", "--out", "{there}/run"],
+        ["train", "{there}/data", "--out", "{odd}"],
+        ["init", "{odd}", "--out", "{there}/birds.yaml"],
+        ["prepare", "check", "{there}/data", "--data.keypoints", "{odd}", "--quiet"],
+        ["evaluate", "{odd}", "--cache.folder", "{there}"],
+        ["evaluate", "{there}/run", "--cache.folder={odd}"],
+        ["explain", "{there}/run", "{odd}/owl/0.png"],
+        ["sweep", "{there}/tiny.yaml", "--grid", "seed=1,2", "--out", "{odd}"],
+    ],
+)
+def test_a_path_that_is_not_utf8_is_named_and_nothing_is_written(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = folder.with_name(ODD)
+    folder.rename(odd)
+    assert main([word.format(odd=odd, there=folder.parent) for word in words]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"{folder.parent}/k\\xf6ln{'/owl/0.png' if words[0] == 'explain' else ''}: this name is not text in UTF-8; "
+        "rename the file or folder.\n"
+    )
+    assert os.listdir(folder.parent) == [ODD]
+
+
+def test_a_current_folder_that_is_not_utf8(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.rename(folder.with_name(ODD))
+    monkeypatch.chdir(folder.with_name(ODD))
+    assert main(["train", "."]) == 2
+    assert "k\\xf6ln: this name is not text in UTF-8" in capsys.readouterr().err
+
+
+def test_a_class_folder_or_loose_image_that_is_not_utf8(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copyfile(folder / "owl" / "0.png", folder / f"{ODD}.png")
+    check = ["prepare", "check", str(folder), "--out", str(folder.parent / "check"), "--quiet"]
+    assert main(check) == 1
+    assert "k\\xf6ln.png; put them into the folder of their class" in capsys.readouterr().out
+    (folder / f"{ODD}.png").unlink()
+    (folder / "owl").rename(folder / ODD)
+    for command in (check, ["train", str(folder), "--out", str(folder.parent / "run")]):
+        assert main(command) == 2
+        assert "k\\xf6ln: the name of this folder is not text in UTF-8; rename it." in capsys.readouterr().err
+
+
 PIPES: dict[str, Callable[[Path, Path], list[str]]] = {
     "config": lambda pipe, folder: ["train", str(pipe), "--out", str(folder / "out")],
     "base of a config": lambda pipe, folder: ["train", str(based_on(pipe)), "--out", str(folder / "out")],
@@ -125,7 +176,7 @@ def said(tmp_path: Path) -> Callable[[list[str]], str]:
 def test_class_names_have_to_be_text(folder: Path) -> None:
     listing = read_folder(folder)
     listing.classes[0] = "\udcff"
-    with pytest.raises(DaplError, match=r"the name of the class \\udcff is not text in UTF-8"):
+    with pytest.raises(DaplError, match=r"the name of the class \\xff is not text in UTF-8"):
         refuse_unusable(listing)
     listing.classes[0] = "x" * 5000
     with pytest.raises(DaplError, match="a class has a name of 5,000 characters"):

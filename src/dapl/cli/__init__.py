@@ -13,6 +13,7 @@ from typing import Any
 from dapl.cli import data, experiments, fields, runs, train
 from dapl.cli.options import joined, overrides_of
 from dapl.common.errors import DaplError, nearest, said_by_system
+from dapl.common.names import is_text, printable
 
 COMMANDS = (
     *(train.demo, train.init, train.train),
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stderr.isatty():  # the libraries take seconds, in which a person should not wonder
         print(f"dapl {known.command}: loading …", file=sys.stderr, flush=True)
     try:
+        _refuse_odd_names(words)
         code: int = known.call(known, overrides_of(rest, known))
         sys.stdout.flush()
         return code
@@ -50,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dapl: {_sentence(error)}", file=sys.stderr)
         _give_up_output()
         return 2
+
+
+def _refuse_odd_names(words: Sequence[str]) -> None:
+    """Paths go into configs, tables and pages, all of which are text."""
+    for word in (*words, os.getcwd()):
+        if not is_text(word):
+            raise DaplError(f"{printable(word)}: this name is not text in UTF-8; rename the file or folder.")
 
 
 def _sentence(error: DaplError | OSError | MemoryError) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError, said_by_system
 from dapl.common.liveness import is_alive, this_process
+from dapl.common.names import printable
 from dapl.common.reading import read_text
 
 _LEFTOVER = re.compile(r"^\.(?P<name>.+?)\.(?P<process>[0-9a-f]+-\d+-\d+|\d+)(?:\.(?P<which>new|old))?\.tmp$")
@@ -35,11 +36,14 @@ _staged: dict[Path, Path] = {}
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """What the system refuses within is a `WriteError` that names ``path``."""
+    """What the system refuses within, or what cannot be written as text, is a `WriteError` that names ``path``."""
     try:
         yield
     except OSError as error:
         raise WriteError(said_by_system(error, _known(path), "cannot be written")) from error
+    except UnicodeEncodeError as error:
+        odd = printable(error.object[max(0, error.start - 20) : error.end])
+        raise WriteError(f"{_known(path)}: cannot be written, {odd} is not text in UTF-8; rename it.") from error
 
 
 def _known(path: Path) -> Path:
@@ -158,7 +162,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, _encoded(path, text))
+
+
+def _encoded(path: Path, text: str) -> bytes:
+    with refusing(path):
+        return text.encode("utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -199,7 +208,7 @@ def append_line(path: Path, line: str) -> None:
 
     Against loss of power: `sync` the file before something is written that counts on its lines.
     """
-    _append(path, line.encode("utf-8") + b"\n")
+    _append(path, _encoded(path, line) + b"\n")
 
 
 def make_appendable(path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from dapl.common.errors import DaplError
+from dapl.common.names import is_text, printable
 from dapl.common.reading import LARGEST_DATA, read_text
 from dapl.data.listing import (
     SPLITS,
@@ -24,7 +25,6 @@ from dapl.data.listing import (
     Listing,
     MaskFile,
     drop_unlearned_classes,
-    is_text,
     name_missing_masks,
 )
 
@@ -96,17 +96,20 @@ def _folders_of_splits(root: Path, masks: Path | None, faults: list[Fault]) -> d
 
 
 def _folders(folder: Path, masks: Path | None) -> list[Path]:
-    found = (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    for path in found:
+        if not is_text(path.name):
+            raise DaplError(f"{printable(path)}: the name of this folder is not text in UTF-8; rename it.")
     return sorted(path for path in found if masks is None or path.resolve() != masks.resolve())
 
 
 def _leave_out_loose_images(root: Path, folder: Path, faults: list[Fault]) -> None:
     loose = sorted(path for path in folder.iterdir() if path.is_file() and _is_image(path))
     if loose:
-        name = loose[0].relative_to(root).as_posix()
+        name = printable(loose[0].relative_to(root).as_posix())
         text = (
-            f"{folder}: {len(loose)} images in no class folder are left out, the first {loose[0].name}; put them into"
-            f" the folder of their class."
+            f"{folder}: {len(loose)} images in no class folder are left out, the first "
+            f"{printable(loose[0].name)}; put them into the folder of their class."
         )
         faults.append(Fault("left out", name, text))
 
@@ -122,9 +125,8 @@ def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[
             if file.startswith(".") or file.lower() in _IGNORED:
                 continue
             if not is_text(name):
-                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-                text = f"{shown}: left out, its name is not text in UTF-8; rename it."
-                faults.append(Fault("left out", os.fsencode(name).decode("utf-8", "backslashreplace"), text))
+                text = f"{printable(path)}: left out, its name is not text in UTF-8; rename it."
+                faults.append(Fault("left out", printable(name), text))
             elif _is_image(path):
                 records.append(ImageRecord(name, path, label))
             else:

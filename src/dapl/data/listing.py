@@ -19,6 +19,7 @@ import torch
 from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError
+from dapl.common.names import is_text, printable
 from dapl.data.images import read_image, read_mask
 from dapl.data.sample import Sample
 from dapl.data.transforms import crop_to_box, in_frame
@@ -338,21 +339,9 @@ def _refuse_unreadable_names(listing: Listing) -> None:
             if len(name) > (_LONGEST_NAME if kind != "image" else 8 * _LONGEST_NAME):
                 raise DaplError(f"{listing.source}: a {kind} has a name of {len(name):,} characters; shorten it.")
             if not is_text(name):
-                shown = name.encode("utf-8", "backslashreplace").decode()
-                raise DaplError(f"{listing.source}: the name of the {kind} {shown} is not text in UTF-8; rename it.")
-
-
-def is_text(name: str) -> bool:
-    """Whether a name can be written: what a file system holds in another encoding than UTF-8 cannot.
-
-    >>> is_text("köln.jpg"), is_text(b"k\\xf6ln.jpg".decode("utf-8", "surrogateescape"))
-    (True, False)
-    """
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+                raise DaplError(
+                    f"{listing.source}: the name of the {kind} {printable(name)} is not text in UTF-8; rename it."
+                )
 
 
 def refuse_unusable(listing: Listing) -> None:
