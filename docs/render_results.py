@@ -58,16 +58,18 @@ class Figures:
         return self._ask(file, comparison.digest, alt, draw)
 
     def ablations(self, sweep: SweepFile, file: str, alt: str) -> str:
-        """The panels of the paper's figure side by side."""
+        """The panels of the paper's figure side by side; of a system that is taken apart, a row for each change."""
 
         def draw(path: Path) -> object:
             from dapl.experiments.comparison_figures import save_figure
-            from dapl.experiments.sweep_figure import PAPER_PANELS, side_by_side
+            from dapl.experiments.sweep_figure import PAPER_PANELS, side_by_side, taken_apart
 
-            panels = [panel_result(sweep, name) for name in PAPER_PANELS if name in sweep.panels]
+            of_paper = [name for name in PAPER_PANELS if name in sweep.panels]
+            panels = [panel_result(sweep, name) for name in of_paper or sweep.panels]
             seeds = enumerated([str(seed) for seed in sweep.content["seeds"]])
             caption = f"{Path(sweep.content['config']).stem}, validation split, seed {seeds}"
-            return save_figure(side_by_side(panels, caption, "validation"), path, dpi=200)
+            drawn = side_by_side if of_paper else taken_apart
+            return save_figure(drawn(panels, caption, "validation"), path, dpi=200 if of_paper else 150)
 
         return self._ask(file, sweep.digest, alt, draw)
 
@@ -101,7 +103,7 @@ def panel_result(sweep: SweepFile, name: str) -> Any:
             {panel.field: row[panel.field]},
             {key: value for key, value in row.items() if hasattr(value, "deviation")},
             {},
-            (),
+            (row["runs"],),
             row["best"] == "best",
         )
         for row in panel.rows

@@ -297,7 +297,8 @@ def _ablation_of_parts(base: Base) -> dict[str, dict[str, Any]]:
             "e.g. configs/cub20/parts.yaml."
         )
     weights = {f"loss.locate.{name}": value for name, value in config.loss.locate.model_dump().items()}
-    weights |= {"loss.cluster": config.loss.cluster, "model.head_dropout": value_of(config, "model.head_dropout")}
+    if any(stage.stage in ("warm_up", "joint") for stage in config.schedule):  # in closed form nothing asks for them
+        weights |= {"loss.cluster": config.loss.cluster, "model.head_dropout": value_of(config, "model.head_dropout")}
     found: dict[str, dict[str, Any]] = {}
     for field, weight in weights.items():
         if isinstance(weight, float) and weight:
