@@ -209,6 +209,17 @@ def test_what_is_asked_for_is_printed(compared: Path, tmp_path: Path, capsys: py
     assert len(numbers.strip()) <= 60  # the names of the rows fold into what is left of 80 columns
 
 
+def test_every_option_of_the_protocol_is_taken(compared: Path, tmp_path: Path) -> None:
+    net = compared / "runs" / "net-seed0"
+    command = ["compare", str(net), "--metrics", "coverage", "--no-chance", "--out"]
+    assert main([*command, str(tmp_path / "mass"), "--region", "mass", "--region-share", "0.5"]) == 0
+    assert main([*command, str(tmp_path / "usual")]) == 0
+    mass, usual = (json.loads((tmp_path / name / "compare.json").read_text()) for name in ("mass", "usual"))
+    assert mass["protocol"] == usual["protocol"] | {"region": "mass", "region_share": 0.5}
+    assert mass["rows"][0]["coverage"] != usual["rows"][0]["coverage"]
+    assert "regions of 0.5 × the mass of the map" in (tmp_path / "mass" / "compare.md").read_text()
+
+
 def test_what_interpretability_cost() -> None:
     rows = [
         {"name": "box", "system": "blackbox", "accuracy": mean_and_deviation([0.8, 0.9])},
@@ -255,6 +266,7 @@ def test_killed_it_goes_on(compared: Path, tmp_path: Path, configs: Callable[[Pa
         (["--class", "no such bird"], "there is no class 'no such bird'"),
         (["--image", "7"], "--image 7: .* has test images 0 … 2"),
         (["--metrics", "covrage"], "did you mean 'coverage'"),
+        (["--region", "mas"], "did you mean 'mass'"),
         (["--model.haeds", "3"], "unknown field"),
     ],
 )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dapl.cli.options import TAU, command
+from dapl.cli.options import PROTOCOL, SPLIT, command, protocol_options
 from dapl.common.errors import DaplError, nearest
 
 _GO_ON = "; the same command goes on: finished points are kept, the one that ran resumes from its checkpoint"
@@ -17,9 +17,9 @@ _GO_ON = "; the same command goes on: finished points are kept, the one that ran
     ("sources+ RUN|CONFIG", Path, "runs, or configs to train"),
     ("--out FOLDER", Path("runs/compare"), "folder of the runs and the table"),
     ("--seeds LIST", "0", "seeds of the configs, e.g. 0,1,2"),
-    ("--split NAME", "test", "test, validation or train"),
+    SPLIT,
     ("--metrics LIST", str, "as `dapl evaluate --metrics`; all: also faithfulness, stability and purity"),
-    TAU,
+    *PROTOCOL,
     ("--class NAME", str, "class of the image that the systems are shown on (default: the first)"),
     ("--image/--picture N", 0, "which of the test images of that class"),
     ("--wide", False, "print every column of the table, not only those that fit a terminal"),
@@ -46,8 +46,8 @@ def compare(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     one_of("split", arguments.split, SPLITS)
     chosen(arguments.metrics)
-    given = {} if arguments.tau is None else {"tau": arguments.tau}
-    EvaluationProtocol(**given)  # a bad τ is refused before any config is read
+    given = protocol_options(arguments)
+    EvaluationProtocol(**given)  # a bad option is refused before any config is read
     systems = plan(arguments.sources, arguments.out, _seeds(arguments.seeds), overrides)
     protocol = EvaluationProtocol(**{"tau": systems[0].config.data.tau, **given})
 

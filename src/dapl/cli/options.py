@@ -22,10 +22,9 @@ Row = tuple[str, Any, str]
 """``("--flag METAVAR", kind, help)``, an option or argument of a command; `command` says what a kind is."""
 
 
-TAU: Row = ("--tau SHARE", float, "share of a part that a region must cover (default: 0.5 for faces, else 0.2)")
 SPLIT: Row = ("--split NAME", "test", "test, validation or train")
 PROTOCOL: tuple[Row, ...] = (
-    TAU,
+    ("--tau SHARE", float, "share of a part that a region must cover (default: 0.5 for faces, else 0.2)"),
     ("--region NAME", "percentile", "size of regions by percentile, by the object's area or by the map's mass"),
     ("--percentile P", 95.0, "percentile of its map that bounds a region"),
     ("--region-share SHARE", float, "of the object's area or of the map's mass (default: 0.1 of object, 0.2 of mass)"),

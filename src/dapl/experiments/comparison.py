@@ -19,6 +19,7 @@ from dapl.common.errors import DaplError
 from dapl.common.tables import Column, Row, mean_and_deviation, write_tables
 from dapl.config import Config, load_config
 from dapl.evaluation.protocol import EvaluationProtocol
+from dapl.evaluation.result import region_text
 from dapl.experiments.many_runs import (
     differences,
     evaluation_of,
@@ -351,8 +352,8 @@ def protocol_text(systems: Sequence[ComparedSystem], split: str, protocol: Evalu
     seeds = sorted({planned.config.seed for system in systems for planned in system.runs})
     said = "".join(f"\n\n{line[0].upper()}{line[1:]}." for line in notices(systems))
     return (
-        f"{data.name}, {split} split, images of {data.image_size} pixels ({data.fit}); regions above percentile "
-        f"{protocol.percentile:g}, τ {protocol.tau:g}, scope {protocol.scope}. "
+        f"{data.name}, {split} split, images of {data.image_size} pixels ({data.fit}); "
+        f"{region_text(protocol.to_json())}, τ {protocol.tau:g}, scope {protocol.scope}. "
         + (f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}." if len(seeds) > 1 else "One seed.")
         + said
     )
