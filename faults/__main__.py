@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from faults import disks, folders, inputs, kills, server
-from faults.material import Material, make, warm_up
+from faults.material import make, warm_up
 from faults.results import Tally, table
 from faults.running import Crew, workplace
 
 PARTS = {
     "inputs": lambda made, crew, asked: inputs.campaign(made, crew, asked.inputs, asked.seed, asked.kinds),
     "kills": lambda made, crew, asked: kills.trainings(made, crew, asked.kills, asked.seed),
-    "devices": lambda made, crew, asked: kills.trainings(made, crew, asked.device_kills, asked.seed, devices=2),
-    "commands": lambda made, crew, asked: kills.other_commands(made, crew, asked.kills, asked.seed),
+    "devices": lambda made, crew, asked: kills.trainings(made, crew, asked.device_kills, asked.seed, 2),
+    "spawned": lambda made, crew, asked: kills.trainings(made, crew, asked.spawned_kills, asked.seed, 2, "spawn"),
+    "commands": lambda made, crew, asked: kills.other_commands(
+        made, crew, asked.command_kills, asked.seed, asked.commands
+    ),
     "full": lambda made, crew, asked: disks.full(made, crew, asked.levels, asked.seed),
     "read-only": lambda made, crew, asked: disks.read_only(made, crew),
     "two": lambda made, crew, asked: disks.twice(made, crew, asked.rounds),
@@ -33,14 +36,22 @@ PARTS = {
     "folders": lambda made, crew, asked: folders.campaign(made, crew),
 }
 """Each gives one tally or several."""
+_FIRST = "made first"
+KILLED = (
+    *("evaluate", "interventions", "explain", "report", "serve", "export", "compare", "sweep", "chance", "masks"),
+    *("prepare check", "init", "cache"),
+)
 START, END = "<!-- made by python -m faults: start -->", "<!-- made by python -m faults: end -->"
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 FIGURES = Path(__file__).parent / "figures.json"
 """What was found when it was last run with ``--write``, by row; the table of the page is made from it."""
 
 
-def campaign(made: Material, crew: Crew, options: argparse.Namespace) -> Iterator[tuple[str, Tally]]:
+def campaign(root: Path, crew: Crew, options: argparse.Namespace) -> Iterator[tuple[str, Tally]]:
     """All that is asked for, with the processor time of each."""
+    warm_up()
+    made = make(root / "material", crew)
+    yield _FIRST, Tally("made first: data and a run", seconds=_processor_seconds())
     for part in options.only:
         before = _processor_seconds()
         found = PARTS[part](made, crew, options)
@@ -60,9 +71,17 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the cases (default: %(default)s)")
     parser.add_argument("--inputs", type=int, default=1600, help="bad inputs (default: %(default)s)")
     parser.add_argument("--kinds", nargs="+", choices=inputs.SHARES, default=tuple(inputs.SHARES), help="of bad inputs")
-    parser.add_argument("--kills", type=int, default=50, help="of training, and of the others (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=50, help="of training (default: %(default)s)")
+    parser.add_argument("--command-kills", type=int, default=12, help="of each other command (default: %(default)s)")
+    parser.add_argument("--commands", nargs="+", choices=KILLED, default=KILLED, help="that are killed beside train")
     parser.add_argument(
-        "--device-kills", type=int, default=6, help="of training with two devices (default: %(default)s)"
+        "--device-kills", type=int, default=12, help="of training with two devices (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--spawned-kills",
+        type=int,
+        default=2,
+        help="the same in new interpreters (default: %(default)s)",
     )
     parser.add_argument("--levels", type=int, default=3, help="of full disks per command (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=2, help="of two at once (default: %(default)s)")
@@ -87,7 +106,7 @@ def _fast_folder() -> Path:
 def keep(rows: list[dict[str, Any]]) -> None:
     """These rows take the place of their earlier ones, and the page is made anew."""
     kept = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else []
-    order = list(PARTS)
+    order = [_FIRST, *PARTS]
     merged = {row["name"]: row for row in (*kept, *rows)}.values()
     kept = sorted(merged, key=lambda row: order.index(row["part"]))
     FIGURES.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -101,7 +120,11 @@ def section(kept: list[dict[str, Any]]) -> str:
     missing = [part for part in PARTS if all(row["part"] != part for row in kept)]
     missing += [kind for kind in inputs.SHARES if all(row["name"] != kind for row in kept) and "inputs" not in missing]
     commands = "\n".join(dict.fromkeys(row["command"] for row in kept))
-    text = f"{table(tallies)}\n\nThe rows were made by\n\n```text\n{commands}\n```"
+    seconds = sum(tally.seconds for tally in tallies)
+    minutes = (
+        f"{seconds:,.0f} seconds of processor time are {seconds / 120:.1f} minutes on two cores that do nothing else."
+    )
+    text = f"{table(tallies)}\n\n{minutes} The rows were made by\n\n```text\n{commands}\n```"
     return text + (f"\n\nNot run yet: {', '.join(missing)}." if missing else "")
 
 
@@ -122,9 +145,8 @@ def main(words: list[str] | None = None) -> int:
     command = " ".join(["python -m faults", *(word for word in words or sys.argv[1:] if word != "--write")])
     found: list[tuple[str, Tally]] = []
     with workplace(options.folder) as root:
-        warm_up()
         crew = Crew(root / "cases", options.workers, options.patience)
-        for part, tally in campaign(make(root / "material", crew), crew, options):
+        for part, tally in campaign(root, crew, options):
             found.append((part, tally))
             if options.write:  # at once: what was found stays, should a later part be cut short
                 keep([{"part": part, "command": command, **_row(tally)}])

@@ -7,42 +7,17 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from faults.commands import commands, lay_out
 from faults.kills import leftovers
 from faults.material import Material, contents
 from faults.results import Tally
 from faults.running import Case, Crew, Fault, Outcome
 
 _SIZE = 24 << 20
-
-Words = Callable[[Path, Path], list[str]]
-"""From a run and a folder beside it to a command."""
-
-
-def _commands(material: Material) -> dict[str, Words]:
-    cache = ("--cache.folder", "{}")
-
-    def with_cache(words: list[str], out: Path) -> list[str]:
-        return [*words, cache[0], str(out.parent / "cache")]
-
-    return {
-        "train": lambda run, out: with_cache(["train", str(material.config), "--out", str(out)], out),
-        "resume": lambda run, out: ["train", "--resume", str(run)],
-        "evaluate": lambda run, out: with_cache(["evaluate", str(run), "--metrics", "accuracy,coverage"], out),
-        "report": lambda run, out: ["report", str(run), "--images", "1"],
-        "export": lambda run, out: ["export", str(run), "--format", "hub"],
-        "explain": lambda run, out: ["explain", str(run), str(material.image), "--out", str(out)],
-        "compare": lambda run, out: ["compare", str(run), "--out", str(out), "--no-chance"],
-        "sweep": lambda run, out: with_cache(
-            ["sweep", str(material.config), "--grid", "model.heads=1,2", "--out", str(out)], out
-        ),
-        "masks": lambda run, out: ["masks", str(out.parent / "data"), "--quiet", "--refine", "none"],
-        "check": lambda run, out: ["prepare", "check", str(out.parent / "data"), "--quiet", "--out", str(out)],
-        "chance": lambda run, out: ["chance", str(material.config), "--json", str(out), "--quiet", "--prototypes", "2"],
-    }
 
 
 @contextmanager
@@ -67,20 +42,20 @@ def full(material: Material, crew: Crew, levels: int, seed: int) -> Tally:
     rng = random.Random(f"{seed}/full")
     rooms = [
         (name, 0 if level == 0 else rng.choice([1, 4, 20, 60, 200, 900]) << 10)
-        for name in _commands(material)
+        for name in commands(material)
         for level in range(levels)
     ]
     return _on_disks(Tally("full disks"), material, crew, rooms)
 
 
 def read_only(material: Material, crew: Crew) -> Tally:
-    return _on_disks(Tally("read-only disks"), material, crew, [(name, None) for name in _commands(material)])
+    return _on_disks(Tally("read-only disks"), material, crew, [(name, None) for name in commands(material)])
 
 
 def _on_disks(tally: Tally, material: Material, crew: Crew, rooms: list[tuple[str, int | None]]) -> Tally:
     """``rooms``: commands, and the bytes that are free for each; None for a disk that is read-only."""
     disks: dict[str, tuple[Path, ExitStack, dict[str, bytes]]] = {}
-    commands = _commands(material)
+    words = commands(material)
 
     def cases() -> Iterator[Case]:
         for number, (name, free) in enumerate(rooms):
@@ -90,9 +65,9 @@ def _on_disks(tally: Tally, material: Material, crew: Crew, rooms: list[tuple[st
                 tally.note = "needs root: not tried"
                 stack.close()
                 return
-            _lay_out(material, place)
+            lay_out(material, place, caches=False)
             state = "on a read-only disk" if free is None else f"with {free >> 10} kB"
-            label, words = f"{number}: {name} {state}", commands[name]
+            label = f"{number}: {name} {state}"
             disks[label] = place, stack, contents(place / "run")
             if free is None:
                 _mount("-o", "remount,ro", str(place))
@@ -102,8 +77,8 @@ def _on_disks(tally: Tally, material: Material, crew: Crew, rooms: list[tuple[st
                 tally.note = "no file system could be mounted: files of a limited size instead"
             yield Case(
                 label,
-                lambda folder, words=words, place=place: words(place / "run", place / "out"),
-                (0, 1, 2) if name in ("masks", "check") else (0, 2),
+                lambda folder, name=name, place=place: words[name](place),
+                (0, 1, 2) if name in ("masks", "prepare check") else (0, 2),
                 300,
                 file_limit=None if mounted or free is None else max(free, 1024),
             )
@@ -113,11 +88,6 @@ def _on_disks(tally: Tally, material: Material, crew: Crew, rooms: list[tuple[st
         with stack:
             tally.add(outcome.faults + _intact(place, before, outcome), outcome.refused)
     return tally
-
-
-def _lay_out(material: Material, place: Path) -> None:
-    shutil.copytree(material.run, place / "run", ignore=shutil.ignore_patterns("tensorboard"))
-    shutil.copytree(material.folder, place / "data", ignore=shutil.ignore_patterns("masks"))
 
 
 def _fill(place: Path, free: int) -> None:
@@ -153,15 +123,15 @@ def _intact(place: Path, before: dict[str, bytes], outcome: Outcome) -> list[Fau
 def twice(material: Material, crew: Crew, rounds: int) -> Tally:
     """Two of the same command started together: one of them at least does its work, and nothing is broken."""
     tally, pair = Tally("two of everything at once"), Crew(crew.root / "pairs", 2, crew.patience)
-    for name, words in _commands(material).items():
+    for name, words in commands(material).items():
         for number in range(rounds):
             place = crew.root / f"twice-{name}-{number}"
-            _lay_out(material, place)
+            lay_out(material, place, caches=False)
             before = contents(place / "run")
             cases = [
                 Case(
                     f"{name} beside itself ({which})",
-                    lambda folder, words=words, place=place: words(place / "run", place / "out"),
+                    lambda folder, words=words, place=place: words(place),
                     (0, 1, 2),
                     600,
                 )

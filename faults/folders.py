@@ -46,7 +46,7 @@ def _cases(material: Material) -> Iterator[Case]:
                 play(folder / "run", outside)
                 return command(name, folder / "run", material, folder / "out")
 
-            yield Case(f"{name}, {trick}", work, (0, 2), 180, _stayed_inside)
+            yield Case(f"{name}, {trick}", work, (0, 2), 180, check=_stayed_inside)
 
 
 def _links(run: Path, outside: Path) -> None:

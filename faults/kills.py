@@ -6,13 +6,16 @@ A process that is killed says nothing and cleans up nothing; all that may be los
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from faults.material import Material, contents
+from faults.commands import commands, lay_out, serving
+from faults.material import Material, contents, start_devices
 from faults.results import Tally
 from faults.running import Case, Crew, Fault, Outcome
 
@@ -24,17 +27,25 @@ def _words(material: Material, out: Path, devices: int) -> list[str]:
     return ["train", str(material.config), "--out", str(out), "--devices", str(devices)]
 
 
-def trainings(material: Material, crew: Crew, count: int, seed: int, devices: int = 1) -> Tally:
+def trainings(
+    material: Material, crew: Crew, count: int, seed: int, devices: int = 1, start: Literal["fork", "spawn"] = "fork"
+) -> Tally:
     """Killed, then resumed: the same weights, the same log, nothing left over."""
-    name = "kills of training" + (f" with --devices {devices}" if devices > 1 else "")
+    name = "kills of train" + (f" --devices {devices}" if devices > 1 else "")
+    name += ", each process a new interpreter" if start == "spawn" else ""
     tally, rng = Tally(name), random.Random(f"{seed}/{name}")
-    plain = crew.one(Case(name, lambda folder: _words(material, folder / "run", devices), (0,), 900))
+
+    def train(words: list[str]) -> list[str]:
+        start_devices(start)
+        return words
+
+    plain = crew.one(Case(name, lambda folder: train(_words(material, folder / "run", devices)), (0,), 900))
     if plain.faults:
         tally.add(plain.faults)
         return tally
 
     def killed(moment: float) -> Case:
-        words = lambda folder: _words(material, folder / "run", devices)  # noqa: E731
+        words = lambda folder: train(_words(material, folder / "run", devices))  # noqa: E731
         return Case(f"{name} at {moment:.2f} s", words, (0,), 900, kill_after=moment)
 
     def resumed(killed: Outcome) -> Case:
@@ -43,10 +54,10 @@ def trainings(material: Material, crew: Crew, count: int, seed: int, devices: in
         begun = (run / "config.yaml").exists()
         words = ["train", "--resume", str(run)] if begun else _words(material, run, devices)
         label = f"{killed.case.label}, {'resumed' if begun else 'begun again'}"
-        return Case(label, lambda folder: words, (0,), 900, lambda done: same_run(plain.folder / "run", run, label))
+        check = lambda done: same_run(plain.folder / "run", run, label)  # noqa: E731
+        return Case(label, lambda folder: train(words), (0,), 900, check=check)
 
-    cases = (killed(rng.uniform(0.02, 1.0) * plain.took) for _ in range(count))
-    first = list(crew.run(cases, keep=True))
+    first = list(crew.run(map(killed, _moments(rng, plain.took, count)), keep=True))
     for outcome in first:
         tally.add(outcome.faults, cases=0)
     for outcome in crew.run(resumed(one) for one in first if not one.faults):
@@ -54,8 +65,7 @@ def trainings(material: Material, crew: Crew, count: int, seed: int, devices: in
     for outcome in (plain, *first):
         shutil.rmtree(outcome.folder, ignore_errors=True)
     identical = tally.cases - len(tally.examples)
-    ended = sum(outcome.code == 0 for outcome in first)
-    tally.note = f"{identical} of {count} end in the same bits" + (f"; {ended} were through before" if ended else "")
+    tally.note = "; ".join(filter(None, (f"{identical} of {count} end in the same bits", _through(first))))
     return tally
 
 
@@ -91,74 +101,87 @@ def _log(run: Path) -> list[Any]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
-def other_commands(material: Material, crew: Crew, count: int, seed: int) -> Tally:
-    """Killed, then run again: it ends well, and no file of the run is broken in between or gone after."""
-    tally, rng = Tally("kills of other commands"), random.Random(f"{seed}/commands")
-    commands: dict[str, Callable[[Path, Path], list[str]]] = {
-        "evaluate": lambda run, out: ["evaluate", str(run), "--metrics", "accuracy,coverage", "--no-chance"],
-        "report": lambda run, out: ["report", str(run), "--images", "1"],
-        "explain": lambda run, out: ["explain", str(run), str(material.image), "--out", str(out)],
-        "export": lambda run, out: ["export", str(run), "--format", "hub"],
-        "masks": lambda run, out: ["masks", str(out.parent / "data"), "--quiet", "--refine", "none"],
-        "chance": lambda run, out: ["chance", str(material.config), "--json", str(out), "--quiet", "--prototypes", "2"],
-        "compare": lambda run, out: ["compare", str(run), "--out", str(out), "--no-chance"],
-        "sweep": lambda run, out: ["sweep", str(material.config), "--grid", "model.heads=1,2", "--out", str(out)],
-    }
-    took = {}
-    for name, words in commands.items():
-        outcome = crew.one(Case(f"{name} to its end", _on_copy(material, words), (0,), 900), keep=False)
-        tally.add(outcome.faults)
-        took[name] = outcome.took
-    names = [name for name in commands if took[name] < 60]
-    chosen = [(names[number % len(names)], rng.uniform(0.02, 1.0)) for number in range(count)]
-    cases = [
-        Case(
-            f"{name} killed at {share:.2f}",
-            _on_copy(material, commands[name]),
-            (0,),
-            900,
-            kill_after=share * took[name],
-        )
-        for name, share in chosen
-    ]
+def other_commands(material: Material, crew: Crew, count: int, seed: int, names: Collection[str]) -> Iterator[Tally]:
+    """Each is killed, then run again: it ends well, and no file of the run is broken in between or missing after."""
+    for name in names:
+        yield _killed(name, material, crew, count, random.Random(f"{seed}/kills of {name}"))
 
-    def again(killed: Outcome) -> Case:
-        words = commands[killed.case.label.split()[0]](killed.folder / "run", killed.folder / "out")
-        label = f"{killed.case.label}, again"
-        return Case(label, lambda folder: words, (0,), 900, lambda done: leftovers(killed.folder, label))
 
-    first = list(crew.run(cases, keep=True))
+def _killed(name: str, material: Material, crew: Crew, count: int, rng: random.Random) -> Tally:
+    def case(label: str, again_in: Path | None = None, **options: Any) -> Case:
+        """A new place for the first time, that of a killed one ``again_in``."""
+        prepare = (lambda folder: lay_out(material, folder)) if again_in is None else (lambda folder: None)
+        to_its_end = options.get("kill_after") is None
+
+        def work(folder: Path) -> list[str] | int:
+            place = again_in or folder
+            os.chdir(place)
+            return serving(place, stop=to_its_end)(folder) if name == "serve" else commands(material)[name](place)
+
+        return Case(f"{name} {label}", work, _CODES.get(name, (0,)), 900, prepare=prepare, **options)
+
+    tally = Tally(f"kills of {name}")
+    plain = crew.one(case("to its end"))
+    expected = names_in(plain.folder)
+    tally.add(plain.faults, cases=0)
+    last = plain.took + (1.0 if name == "serve" else 0.0)  # it would not end by itself
+    cases = (case(f"killed at {moment:.2f} s", kill_after=moment) for moment in _moments(rng, last, count))
+    first = list(crew.run(cases, keep=True)) if not plain.faults else []
     for outcome in first:
-        outcome.faults += _whole(outcome.folder / "run", material, outcome.case.label)
+        outcome.faults += whole(outcome.folder / "run", material, outcome.case.label)
         tally.add(outcome.faults, cases=0)
-    for outcome in crew.run(again(one) for one in first if not one.faults):
+
+    def check(place: Path, label: str) -> list[Fault]:
+        gone = sorted(expected - names_in(place))
+        return leftovers(place, label) + ([("lost", f"{label}: no {gone[:3]}")] if gone else [])
+
+    again = (
+        case(
+            f"{killed.case.label.removeprefix(name)}, again",
+            killed.folder,
+            check=lambda done, killed=killed: check(killed.folder, done.case.label),
+        )
+        for killed in first
+        if not killed.faults
+    )
+    for outcome in crew.run(again):
         tally.add(outcome.faults)
-    for outcome in first:
+    for outcome in (plain, *first):
         shutil.rmtree(outcome.folder, ignore_errors=True)
-    tally.note = f"each of {', '.join(names)}"
+    tally.note = _through(first)
     return tally
 
 
-def _on_copy(material: Material, words: Callable[[Path, Path], list[str]]) -> Callable[[Path], list[str]]:
-    def work(folder: Path) -> list[str]:
-        shutil.copytree(material.run, folder / "run")
-        shutil.copytree(material.folder, folder / "data", ignore=shutil.ignore_patterns("masks"))
-        return words(folder / "run", folder / "out")
-
-    return work
+_CODES = {"masks": (0, 1), "prepare check": (0, 1), "init": (0, 2)}
+"""Of commands that may leave something out, or do not write over what is there."""
 
 
-def _whole(run: Path, material: Material, label: str) -> list[Fault]:
-    """Every file that the run had is there and can be read, whatever the kill cut short."""
-    if not (run / "checkpoints").exists() or len(contents(run)) < len(material.files()):
-        return []  # killed while its folder was being copied
+def _moments(rng: random.Random, last: float, count: int) -> list[float]:
+    return [rng.uniform(0.02, 1.0) * last for _ in range(count)]
+
+
+def _through(killed: list[Outcome]) -> str:
+    ended = sum(outcome.code != -signal.SIGKILL for outcome in killed)
+    return f"{ended} ended before the kill came" if ended else ""
+
+
+def names_in(folder: Path) -> set[str]:
+    """Files that a command makes by names that are always the same."""
+    return {name for name in contents(folder) if "tensorboard/" not in name and not name.startswith("cache/")}
+
+
+def whole(run: Path, material: Material, label: str) -> list[Fault]:
+    """Every file that the run had is there, JSON can be read, and checkpoints have their bits, whatever the kill cut
+    short."""
     faults: list[Fault] = []
-    for name in material.files():
+    for name, content in material.files().items():
         path = run / name
-        if name.startswith("report/"):
-            continue  # replaced as a whole
+        if name.startswith(("report/", "tensorboard/")):
+            continue  # replaced as a whole; not copied
         if not path.exists():
             faults.append(("lost", f"{label}: {name}"))
+        elif name.startswith("checkpoints/") or name == "config.yaml":
+            faults += [("lost", f"{label}: {name} changed")] if path.read_bytes() != content else []
         elif path.suffix == ".json":
             try:
                 json.loads(path.read_text())

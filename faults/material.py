@@ -7,7 +7,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from faults.running import Case, Crew
 
@@ -38,6 +38,7 @@ class Material:
     folder: Path
     coco: Path
     image: Path
+    cache: Path
 
     def files(self) -> dict[str, bytes]:
         """Of the run, by the path below it: to see whether a command lost or changed one."""
@@ -58,7 +59,7 @@ def warm_up() -> None:
     import torch
 
     torch.set_num_threads(1)
-    _fork_devices()
+    start_devices("fork")
     import dapl.evaluation
     import dapl.export.export
     import dapl.export.hub
@@ -71,12 +72,12 @@ def warm_up() -> None:
     import dapl.training.trainer  # noqa: F401
 
 
-def _fork_devices() -> None:
-    """The processes of ``--devices 2`` come from the warmed one too, instead of importing everything anew."""
-    from lightning_fabric.strategies import ddp
-    from lightning_fabric.strategies.launchers.multiprocessing import _MultiProcessingLauncher as Launcher
+def start_devices(how: Literal["fork", "spawn"]) -> None:
+    """How the processes of ``--devices 2`` are started: from the warmed one, or with an interpreter of their own, as
+    dapl does it, which takes them seconds."""
+    from dapl.processes import fabric
 
-    ddp._MultiProcessingLauncher = lambda strategy, start_method: Launcher(strategy, "fork")  # type: ignore[attr-defined]
+    fabric.START = how
 
 
 def lay_out(root: Path) -> Material:
@@ -84,8 +85,9 @@ def lay_out(root: Path) -> Material:
     import yaml
 
     root.mkdir(parents=True, exist_ok=True)
-    made = Material(root, root / "run", root / "tiny.yaml", root / "folder", root / "coco.json", root / "bird.png")
-    config = {**CONFIG, "cache": {"folder": str(root / "cache")}}
+    names = ("run", "tiny.yaml", "folder", "coco.json", "bird.png", "cache")
+    made = Material(root, *(root / name for name in names))
+    config = {**CONFIG, "cache": {"folder": str(made.cache)}}
     made.config.write_text(yaml.safe_dump(config, sort_keys=False))
     _make_folder(made.folder)
     _make_coco(made)

@@ -46,6 +46,8 @@ class Case:
     seed: int = 0
     file_limit: int | None = None
     """Bytes that a file may have: a full disk, where none can be mounted."""
+    prepare: Callable[[Path], object] = lambda folder: None
+    """Called with the folder before the command starts."""
 
 
 @dataclass
@@ -263,6 +265,7 @@ class Crew:
         self._number += 1
         folder = self.root / f"{self._number:05d}"
         folder.mkdir(parents=True)
+        case.prepare(folder)
         pid = start(self.root / f"{self._number:05d}.said", lambda: _do(case, folder))
         return _Child(case, pid, folder, time.monotonic())
 

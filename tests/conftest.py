@@ -91,7 +91,7 @@ def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     `tests/evaluation/test_evaluate.py` and the last of `tests/processes/test_two_devices.py` start them as users do.
     """
-    monkeypatch.setattr("dapl.processes.fabric.START", "ddp_fork")
+    monkeypatch.setattr("dapl.processes.fabric.START", "fork")
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import pytest
 
 from dapl.common.liveness import has_process
 
+from ..cli.test_disks import names
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -103,7 +105,9 @@ def test_the_table_and_its_place_on_the_page(part, tmp_path: Path, monkeypatch: 
     assert written.endswith(f"{main.END}\nafter\n")
     assert "| images | 1 | 1 | 1 | 0 | 1 | 0 |  |\n| requests | 0 |" in written
     assert "python -m faults\npython -m faults --only server\n" in written
-    assert "Not run yet: kills, devices, commands, full, read-only, two, folders, images of a data set" in written
+    assert (
+        "Not run yet: kills, devices, spawned, commands, full, read-only, two, folders, images of a data set" in written
+    )
 
 
 def test_the_page_shows_what_the_campaign_found(part) -> None:
@@ -111,6 +115,24 @@ def test_the_page_shows_what_the_campaign_found(part) -> None:
     main = part("__main__")
     kept = json.loads(main.FIGURES.read_text(encoding="utf-8"))
     assert f"{main.START}\n\n{main.section(kept)}\n\n{main.END}" in main.PAGE.read_text(encoding="utf-8")
+
+
+def test_every_command_is_killed_or_it_is_said_why_not(part, tmp_path: Path) -> None:
+    """A command that is added to the command line fails here until the campaign has it."""
+    commands, main = part("commands"), part("__main__")
+    tried = set(commands.commands(part("material").lay_out(tmp_path / "material")))
+    assert names() == {name for name in tried if name != "train --resume"} | {"serve"} | commands.ELSEWHERE.keys()
+    assert set(main.KILLED) == (tried - {"train", "train --resume"}) | {"serve"}
+
+
+@pytest.mark.parametrize("name", ["explain", "serve"])
+def test_a_slice_of_the_kills(part, material, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("uvicorn")
+    material.cache.mkdir(exist_ok=True)
+    crew = part("running").Crew(tmp_path / "cases", 1, patience=10)
+    (tally,) = part("kills").other_commands(material, crew, 1, 7, [name])
+    assert tally.examples == []
+    assert tally.cases == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere children do not learn that their parent was killed")

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -71,6 +72,29 @@ def _started(number: int) -> int:
 def _is_zombie(number: int) -> bool:
     """Dead, and not yet taken notice of by its parent."""
     return _fields(number)[:1] == ["Z"]
+
+
+def end_with_parent() -> None:
+    """Called in a process that another one started: it ends when that one is gone, even where that was before the call.
+
+    A parent that was killed cannot say so, and its children would wait for work, or for each other, for ever.
+    """
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        # the second, since brothers that were forked hold open what would tell the first
+        while parent.is_alive() and os.getppid() == parent.pid:
+            time.sleep(_LOOK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+_LOOK_SECONDS = 0.5
 
 
 @contextmanager

@@ -165,6 +165,8 @@ def upright(image: Image.Image) -> Image.Image:
     """A copy, turned as its EXIF block says; as it is where there is none, or a broken one: the pixels are good."""
     try:
         turn = _UPRIGHT.get(int(image.getexif().get(_ORIENTATION, 1)))
-    except Exception:
+    except (
+        Exception
+    ):  # on a broken block Pillow raises nearly anything: struct.error, SyntaxError, ZeroDivisionError, …
         turn = None
     return image.copy() if turn is None else image.transpose(turn)

@@ -134,7 +134,7 @@ def _captured(graph: InferenceGraph, images: Tensor, shapes: dict[str, Any]) -> 
     """With a batch of any size. The quick way runs the Python code, and ``len(tensor)`` there would fix the size."""
     try:
         return torch.export.export(graph, (images,), dynamic_shapes=shapes, strict=False)
-    except Exception:
+    except Exception:  # each way in which the quick one can fail has a class of its own; the other one's is reported
         return torch.export.export(graph, (images,), dynamic_shapes=shapes, strict=True)
 
 

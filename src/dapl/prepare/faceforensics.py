@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,6 +19,7 @@ from typing import Any
 
 from dapl.common.errors import DaplError
 from dapl.common.files import is_leftover, sweep_all, write_json
+from dapl.common.liveness import end_with_parent
 from dapl.common.locks import LOCK, locked
 from dapl.common.progress import Advance, Reporter
 from dapl.common.reading import read_bytes
@@ -68,20 +68,12 @@ def _prepare(video: Video, root: Path, out: Path, settings: FaceSettings) -> Non
 
 def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and tells us by cancelling what is left
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ["OMP_NUM_THREADS"] = "1"  # the processes share the cores between them already
     with suppress(ImportError):
         import cv2
 
         cv2.setNumThreads(1)
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed cannot say so, and the queue that a worker waits at stays open."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 _LINES = 20

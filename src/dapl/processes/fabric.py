@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from dapl.common.errors import DaplError
+from dapl.common.liveness import end_with_parent
 from dapl.config import RuntimeConfig
 from dapl.processes.meeting import meet_under_torchrun
 
@@ -37,9 +38,25 @@ def _only_its_version(package: str) -> Iterator[None]:
 # and scipy, took as long as all else together, in each process anew.
 with _only_its_version("torchmetrics"):
     from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy
 
-START = "ddp_spawn"
+
+START: Literal["spawn", "fork"] = "spawn"
 """How processes are started on one machine: anew, for a copy of this one would hang where it has used threads."""
+
+
+class _Started(DDPStrategy):
+    """Several processes on one machine, which end with the one that started them."""
+
+    def __init__(self) -> None:
+        super().__init__(start_method=START)
+
+    def setup_environment(self) -> None:
+        """In each of them, before it waits for the others."""
+        end_with_parent()
+        super().setup_environment()
+
+
 _LAUNCHED_BY_OTHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK")
 
 
@@ -60,7 +77,7 @@ class FabricProcesses:
                 accelerator=runtime.accelerator,
                 devices=runtime.devices,
                 num_nodes=runtime.nodes,
-                strategy=("ddp" if launched else START) if several else "auto",
+                strategy=("ddp" if launched else _Started()) if several else "auto",
                 precision=runtime.precision,  # type: ignore[arg-type]
             )
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Request
 
+from dapl.common.errors import DaplError
 from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier
 from dapl.explain.draw import templates
@@ -51,10 +52,11 @@ class LiveReport:
     def _make(self) -> None:
         try:
             self.report = collect(self.loaded.run.folder, self.loaded.config, splits=self._splits, quiet=True)
-        except Exception:  # whatever it is, the page says that there is none and the log says why
-            log.exception("the report could not be made")
-        with self._lock:
-            self._state = "failed" if self.report is None else "made"
+        except (DaplError, OSError, MemoryError) as error:
+            log.error("the report could not be made: %s", error)
+        finally:  # also where it is a mistake of ours, whose traceback goes to the log: the page must not wait for ever
+            with self._lock:
+                self._state = "failed" if self.report is None else "made"
 
 
 @dataclass(frozen=True)
