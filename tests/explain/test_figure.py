@@ -14,8 +14,7 @@ from dapl.explain.patches import Patch
 
 
 def test_heads_that_see_crops_are_shown_crop_beside_crop(trained: Callable[[str], Path]) -> None:
-    image = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    found = load(trained("parts")).explain(image)
+    found = load(trained("parts")).explain(noise(0))
     assert found.with_crops
     rows = [row for evidence in found.classes for row in evidence.rows]
     assert all(row.cropped for row in rows)
@@ -38,9 +37,24 @@ def test_names_are_apart_and_within_the_image() -> None:
     assert heights == [65, 75, 85, 95]
 
 
+def noise(seed: int) -> torch.Tensor:
+    return torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_what_has_a_region_is_outlined_and_named_and_nothing_else_is(trained: Callable[[str], Path]) -> None:
+    """The cosine of parts may be 0: such a prototype is nowhere in the image, gives nothing, and has no region."""
+    model = load(trained("parts"))
+    rows = [row for seed in range(8) for found in model.explain(noise(seed)).classes for row in found.rows]
+    assert all((row.outline is not None) == (row.similarity > 0) for row in rows)
+    assert {row.contribution for row in rows if row.outline is None} == {0.0}
+    for row in rows:
+        assert [label.prototypes for label in labels_of([row], 3, 64)] == [(row.prototype,)] * (row.similarity > 0)
+
+
 def test_reasons_that_look_at_the_same_spot_share_a_name(trained: Callable[[str], Path]) -> None:
-    image = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    rows = load(trained("parts")).explain(image).classes[0].rows
+    model = load(trained("parts"))
+    found = (model.explain(noise(seed)).classes[0].rows for seed in range(20))
+    rows = next(rows for rows in found if all(row.similarity > 0 for row in rows))
     first, second, third = rows
     together = [replace(first, same_spot=(second.prototype,)), replace(second, same_spot=(first.prototype,)), third]
     labels = labels_of(together, 3, 64)

@@ -11,7 +11,7 @@ import numpy as np
 POINTS = 48
 """Points per closed line, at most: enough for a smooth line at the size of a page."""
 _LEAST = 8
-"""Points of the shortest line that is drawn: anything shorter is a speck of two or three pixels."""
+"""Points of the shortest line that is drawn beside a longer one: a shorter one is a speck of two or three pixels."""
 _SMOOTHED, _SHARE = 4, 14
 """Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels: at least so many, and
 of a long line one in so many of its points."""
@@ -24,7 +24,9 @@ Line = list[tuple[float, float]]
 
 
 def outline_of(region: np.ndarray, box: Sequence[int] | None = None) -> str | None:
-    """The outline of a region (bool H×W) in its own pixels; None where there is none.
+    """The outline of a region (bool H×W) in its own pixels; None where the region is empty.
+
+    Specks are left out, unless the region is nothing but specks: then the longest line stands for it.
 
     Args:
         region: which pixels belong to it.
@@ -38,20 +40,29 @@ def outline_of(region: np.ndarray, box: Sequence[int] | None = None) -> str | No
     """
     from contourpy import LineType, contour_generator
 
-    left, top, right, bottom = (0, 0, region.shape[1], region.shape[0]) if box is None else box
+    left, top, right, bottom = _bounds(region) if box is None else box
     step = 2 if region.shape[1] >= _FINE else 1  # of every second pixel: a quarter of the work, and nobody sees it
     inside = region[top:bottom:step, left:right:step]
     ground = np.zeros((inside.shape[0] + 2, inside.shape[1] + 2), dtype=np.float32)
     ground[1:-1, 1:-1] = inside
     found = contour_generator(z=ground, name="serial", line_type=LineType.Separate).lines(0.5)
     corner = (left - 0.5 * step, top - 0.5 * step)
-    lines = [_smooth(np.asarray(line)) for line in found if line is not None and len(line) > _LEAST]
-    return path_of([line * step + corner for line in lines]) if lines else None
+    every = [np.asarray(line) for line in found if line is not None]
+    lines = [line for line in every if len(line) > _LEAST] or sorted(every, key=len)[-1:]
+    return path_of([_smooth(line) * step + corner for line in lines]) if lines else None
+
+
+def _bounds(region: np.ndarray) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the pixels that belong to it; zeros where none does."""
+    across, down = np.flatnonzero(region.any(0)), np.flatnonzero(region.any(1))
+    return (int(across[0]), int(down[0]), int(across[-1]) + 1, int(down[-1]) + 1) if len(across) else (0, 0, 0, 0)
 
 
 def _smooth(line: np.ndarray) -> np.ndarray:
     """A closed line (n×2, the first point once more at its end) with fewer points and without the stairs of pixels."""
     line = line[:-1]
+    if len(line) <= _LEAST:
+        return line
     step = max(2, -(-len(line) // POINTS))
     if len(line) < 2 * step * _SMOOTHED:
         return line[::step]
