@@ -23,9 +23,17 @@ from dapl.common.tables import Column, markdown
 DOCS = Path(__file__).resolve().parent
 KEPT, PAGE = DOCS / "masks" / "cub.json", DOCS / "own-data.md"
 START, END = (f"<!-- made by docs/render_masks.py: {end} -->" for end in ("start", "end"))
-METHODS = (("rembg", False), ("rembg", True), ("sam", True), ("grabcut", True), ("grabcut", False))
+METHODS = (
+    ("rembg", False),
+    ("rembg", True),
+    ("sam", True),
+    ("grabcut", True),
+    ("features", False),
+    ("features", True),
+    ("grabcut", False),
+)
 """Method, and whether it is told the box of the object."""
-NAMES = {"rembg": "rembg (U²-Net)", "sam": "SAM (MobileSAM)", "grabcut": "GrabCut"}
+NAMES = {"rembg": "rembg (U²-Net)", "sam": "SAM (MobileSAM)", "grabcut": "GrabCut", "features": "features and GrabCut"}
 COLUMNS = (
     Column("method"),
     Column("told"),
@@ -42,13 +50,14 @@ def measure(root: Path, models: dict[str, str | None], images: int, methods: Seq
     from dapl.data.images import read_image
     from dapl.masks.doubts import mask_doubt
     from dapl.masks.prompt import Prompt
-    from dapl.masks.refine import create_refiner
+    from dapl.prepare.masks import refiner_for
     from dapl.runs.provenance import provenance
 
     records = list(read_cub(root))
     records = records[:: len(records) // images][:images]
     chosen = [key for key in METHODS if key[0] in methods]
-    refiners = {method: create_refiner(method, models.get(method)) for method, _ in chosen}
+    paths = [record.path for record in records]
+    refiners = {method: refiner_for(method, models.get(method), paths) for method, _ in chosen}
     found: dict[tuple[str, bool], list[tuple[float, bool, float]]] = {key: [] for key in chosen}
     for record in records:
         image = np.ascontiguousarray(read_image(record.path).permute(1, 2, 0).numpy())

@@ -38,7 +38,7 @@ def weights_at_hand() -> bool:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in; rembg has no model, so that masks are made by GrabCut."""
+    """An empty folder to work in; rembg has no model, so that masks are made from features."""
     for name in ("DAPL_REMBG_MODEL", "DAPL_MODELS", "U2NET_HOME", "REMBG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -76,7 +76,7 @@ def test_a_folder_of_photographs(place: Path, capsys: pytest.CaptureFixture) -> 
     caches = ["--cache.folder", str(place / "cache"), "--runtime.accelerator", "cpu"]
     assert main(["train", "birds", *quick, *caches]) == 0
     said, told = capsys.readouterr()
-    assert f"{6 * IMAGES} of {6 * IMAGES} images have no mask: made by grabcut" in told
+    assert f"{6 * IMAGES} of {6 * IMAGES} images have no mask: made by features" in told
     assert "masks to look at:" in told or "looks wrong" in told
     assert max(len(line) for line in told.splitlines() if "images/s" in line) <= 80
     assert "warning" not in said
@@ -87,7 +87,8 @@ def test_a_folder_of_photographs(place: Path, capsys: pytest.CaptureFixture) -> 
     assert 1 - result["region_background_share"] >= 0.7
     assert result.warnings == []
     if WHOLE:  # a dozen images per class are too few for the heads to know what the whole image shows
-        Path("box.yaml").write_text(BLACK_BOX)
+        fit = Run.open("runs/birds").config().data.fit  # both see the same of an image
+        Path("box.yaml").write_text(BLACK_BOX.replace("root: birds", f"root: birds, fit: {fit}"))
         assert main(["train", "box.yaml", "--out", "runs/box", *caches]) == 0
         assert result["accuracy"] >= on_new_images("runs/box", "accuracy")["accuracy"] - 0.02
     assert main(shlex.split(last[1])[1:]) == 0  # the command that was named does what it says

@@ -12,6 +12,7 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import CocoData, FolderData, load_config
 from dapl.data.toybirds import ToyBirds, write
+from dapl.models.backbone import create_backbone
 from dapl.prepare.check import CheckReport
 from dapl.prepare.choice import choose
 from dapl.prepare.own_data import prepare_own_data
@@ -65,6 +66,18 @@ def test_the_choice_follows_the_data(found: CheckReport, system: str, stages: li
     assert set(choice.reasons) == {"model", "loss", "schedule"}
 
 
+@pytest.mark.parametrize(("kept", "fit"), [(None, "stretch"), (0.96, "crop"), (0.6, "stretch")])
+def test_images_are_cropped_where_that_keeps_the_objects(kept: float | None, fit: str) -> None:
+    found = report(300, 300)
+    found.in_square = kept
+    choice = choose(FolderData(root="birds"), found)
+    assert choice.config().data.fit == fit
+    assert ("96% of the objects" in choice.reasons.get("data", "")) == (fit == "crop")
+    assert choose(FolderData(root="birds", fit="pad"), found).config().data.fit == "pad"
+    found.doubts = {str(number): None for number in range(150)}  # type: ignore[misc]
+    assert choose(FolderData(root="birds"), found).config().data.fit == "stretch"  # nothing is taken from bad masks
+
+
 def test_few_images_are_seen_more_often() -> None:
     epochs = [choose(FolderData(root="b"), report(n, n)).config().schedule[0].epochs for n in (60, 600, 6000, 60_000)]
     assert epochs == sorted(epochs, reverse=True)
@@ -89,8 +102,8 @@ def test_the_yaml_is_the_choice_with_its_reasons(tmp_path: Path) -> None:
 def test_init_makes_masks_and_says_how_they_look(bare: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["init", "birds", "--data.validation_share", "0.2"]) == 0
     said, told = capsys.readouterr()
-    assert "15 of 15 images have no mask: made by grabcut" in told
-    assert "masks" in told.split("made by grabcut", 1)[1]
+    assert "15 of 15 images have no mask: made by features" in told
+    assert "masks" in told.split("made by features", 1)[1]
     assert len(list((bare / "masks").rglob("*.png"))) == 15
     assert said.endswith("go on with   dapl train birds.yaml\n")
     values = yaml.safe_load(Path("birds.yaml").read_text())
@@ -98,6 +111,15 @@ def test_init_makes_masks_and_says_how_they_look(bare: Path, capsys: pytest.Capt
     assert Path("checks/birds/check.png").is_file()
     assert main(["init", "birds"]) == 2  # it is not written over
     assert "birds.yaml: exists" in capsys.readouterr().err
+
+
+def test_without_weights_masks_are_made_by_colours_alone(
+    bare: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dapl.prepare.feature_masks._default_backbone", lambda: create_backbone("no_such_network"))
+    assert prepare_own_data(FolderData(root=str(bare))).made_by == "grabcut"
+    assert "the features are not at hand (" in capsys.readouterr().err
+    assert len(list((bare / "masks").rglob("*.png"))) == 15
 
 
 def test_without_masks(bare: Path, capsys: pytest.CaptureFixture) -> None:

@@ -114,7 +114,7 @@ def chance(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _DATA,
     (
         "--refine",
-        ("grabcut", "rembg", "sam", "none"),
+        ("grabcut", "features", "rembg", "sam", "none"),
         "how a box, keypoints or the centre of the image becomes a mask; none: the box",
     ),
     SAM_MODEL,

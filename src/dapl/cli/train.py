@@ -21,7 +21,7 @@ _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 
 
 _MASKS = (
-    ("--masks", ("auto", "rembg", "sam", "grabcut", "none"), "how masks are made for data without"),
+    ("--masks", ("auto", "rembg", "sam", "features", "grabcut", "none"), "how masks are made for data without"),
     SAM_MODEL,
     REMBG_MODEL,
 )

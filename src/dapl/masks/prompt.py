@@ -23,6 +23,8 @@ class Prompt:
     """n×2, (x, y) in pixels, all on the object."""
     mask: np.ndarray | None = None
     """bool H×W, a rough first guess."""
+    likely: np.ndarray | None = None
+    """float H×W in [0, 1], how likely a pixel lies on the object; read by GrabCut alone."""
 
 
 class Refiner(Protocol):

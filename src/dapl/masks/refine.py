@@ -34,6 +34,8 @@ class Unrefined:
 
 def create_refiner(method: str, model: str | None = None) -> Refiner:
     """The refiner called ``method``; ``model`` says which weights SAM or rembg uses, and is for nothing else."""
+    if method == "features":
+        raise DaplError("masks by features are told by all images together; give no model, and use make_masks.")
     if method not in METHODS:
         raise DaplError(f"there is no refinement '{method}'{nearest(method, METHODS)}")
     if method == "sam":
@@ -54,12 +56,17 @@ CENTRE = 0.7
 """Without any prompt, the object is looked for in the middle of the image, in this share of each side."""
 LONGEST_SIDE = 256
 """Larger images are brought to this size for GrabCut, whose time grows with the pixels, and the mask back to theirs."""
+LEAST_LIKELY, MOST_LIKELY = 0.02, 0.9
+"""A pixel that is less likely on the object is surely not, and one that is more likely surely is."""
 POINT = 0.02
 """Radius around a given point that is surely on the object, as a share of the image's shorter side."""
 
 
 class GrabCutRefiner:
-    """From the prompt's mask, else its box, else the middle of the image; points are surely on the object."""
+    """From how likely pixels are, else the prompt's mask, else its box, else the middle of the image.
+
+    Points are surely on the object.
+    """
 
     name = "grabcut"
 
@@ -79,12 +86,19 @@ class GrabCutRefiner:
         box = None if prompt.box is None else tuple(scale * side for side in prompt.box)
         points = None if prompt.points is None else prompt.points * scale
         mask = None if prompt.mask is None else cv2.resize(prompt.mask.astype(np.uint8), size) > 0
-        found = self._cut(cv2.resize(image, size, interpolation=cv2.INTER_AREA), Prompt(box, points, mask))  # type: ignore[arg-type]
+        likely = None if prompt.likely is None else cv2.resize(prompt.likely.astype(np.float32), size)
+        smaller = Prompt(box, points, mask, likely)  # type: ignore[arg-type]
+        found = self._cut(cv2.resize(image, size, interpolation=cv2.INTER_AREA), smaller)
         return cv2.resize(found.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR) >= 0.5
 
     def _cut(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
         cv2 = self._cv2
-        trimap = self._from_mask(prompt.mask) if prompt.mask is not None else self._from_box(image.shape[:2], prompt)
+        if prompt.likely is not None:
+            trimap = self._from_likely(prompt.likely)
+        elif prompt.mask is not None:
+            trimap = self._from_mask(prompt.mask)
+        else:
+            trimap = self._from_box(image.shape[:2], prompt)
         for x, y in [] if prompt.points is None else prompt.points:
             radius = max(1, round(POINT * min(image.shape[:2])))
             cv2.circle(trimap, (int(x), int(y)), radius, cv2.GC_FGD, thickness=-1)
@@ -95,6 +109,14 @@ class GrabCutRefiner:
         bgr, models = np.ascontiguousarray(image[..., ::-1]), (np.zeros((1, 65)), np.zeros((1, 65)))
         cv2.grabCut(bgr, trimap, None, *models, ITERATIONS, cv2.GC_INIT_WITH_MASK)
         return np.isin(trimap, (cv2.GC_FGD, cv2.GC_PR_FGD))
+
+    def _from_likely(self, likely: np.ndarray) -> np.ndarray:
+        """Sure where it is all but certain, undecided between."""
+        cv2 = self._cv2
+        trimap = np.where(likely > 0.5, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
+        trimap[likely > MOST_LIKELY] = cv2.GC_FGD
+        trimap[likely < LEAST_LIKELY] = cv2.GC_BGD
+        return trimap
 
     def _from_mask(self, mask: np.ndarray) -> np.ndarray:
         """Sure beyond the band around the mask's edge, inside and outside; undecided within."""

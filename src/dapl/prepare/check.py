@@ -61,6 +61,9 @@ class CheckReport:
     """Groups of images with the same pixels: split, name and class of each."""
     doubts: dict[str, MaskDoubt] = field(default_factory=dict)
     """Masks to look at, by the name of their image: a speck, half of the image, several pieces. They may be right."""
+    in_square: float | None = None
+    """The share of the object that the centre square keeps, the mean over images; None without masks, or where all
+    images are square."""
 
     def __repr__(self) -> str:
         return f"CheckReport({self.data}: {self.images} images, {len(self.faults)} faults)"
@@ -101,6 +104,7 @@ def check(
     wanted, wrong = _to_show(splits), {fault.name for fault in report.faults}
     tiles: list[_Tile] = []
     worst: list[tuple[float, _Tile]] = []
+    kept, square = 0.0, True
     with Reporter(quiet).track("images", sum(len(getattr(splits, split)) for split in SPLITS)) as advance:
         for split, index, dataset in _rows(splits):
             sample, faults = _examine(dataset, index)
@@ -113,11 +117,15 @@ def check(
                 if (split, index) in wanted or (faults and len(tiles) < SHEET):
                     is_wrong = bool(faults) or sample.name in wrong
                     tiles.append(_Tile(report.classes[sample.label], split, sample, is_wrong))
+                if sample.mask is not None:
+                    kept += _in_square(sample)
+                    square &= sample.image.shape[-1] == sample.image.shape[-2]
                 if sample.mask is not None and (doubt := mask_doubt(sample.mask.numpy().astype(bool))) is not None:
                     report.doubts[sample.name] = doubt
                     worst.append((doubt.badness, _Tile(str(doubt), split, sample, True)))
                     worst = sorted(worst, key=lambda entry: -entry[0])[:WORST]
             advance(1)
+    report.in_square = None if square else kept / report.masks
     _find_duplicates(report, digests)
     _look_at_classes(report)
     if out is not None:
@@ -170,6 +178,14 @@ def _digest(sample: Sample) -> str:
     """Taken from the decoded pixels, so that another name, format or header does not hide a copy."""
     shape = str(tuple(sample.image.shape)).encode()
     return hashlib.blake2b(shape + sample.image.numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _in_square(sample: Sample) -> float:
+    """The share of the object that stays when the image is cropped to its centre square; 1 without an object."""
+    assert sample.mask is not None
+    side = min(sample.image.shape[-2:])
+    whole, rest = float(sample.mask.sum()), float(fit(sample, side, "crop").mask.sum())  # type: ignore[union-attr]
+    return rest / whole if whole else 1.0
 
 
 def _to_show(splits: Splits) -> set[tuple[str, int]]:

@@ -17,6 +17,8 @@ LOCATE_STEPS, HEAD_STEPS, DAPL_STEPS = 500, 700, 700
 """About so many steps of gradient descent: few images are seen more often than many."""
 EPOCHS = (8, 60)
 """Fewest and most epochs of a stage."""
+LEAST_IN_SQUARE = 0.9
+"""Images are cropped to their centre square where that keeps at least this share of the objects."""
 FEW_PER_CLASS = 25
 """With fewer training images per class heads are judged by features under their maps, not by crops, which take more."""
 FEW_IMAGES = 500
@@ -76,10 +78,23 @@ def choose(data: DataSection, report: CheckReport, made_by: str | None = None) -
     model, why_model = _model(report, masks, usable)
     loss, why_loss = _loss(usable)
     given = data.model_dump(mode="json", exclude_defaults=True)
-    values: dict[str, Any] = {"data": {"name": getattr(data, "name", "?"), **given}, "model": model, "loss": loss}
+    fitted, why_data = _fit(report, usable and "fit" not in given)
+    values: dict[str, Any] = {
+        "data": {"name": getattr(data, "name", "?"), **given, **fitted},
+        "model": model,
+        "loss": loss,
+    }
     values["schedule"] = _schedule(images, batch, usable)
-    reasons = {"model": why_model, "loss": why_loss, "schedule": _why_schedule(images, usable)}
+    reasons = {**why_data, "model": why_model, "loss": why_loss, "schedule": _why_schedule(images, usable)}
     return Choice(values, reasons, title)
+
+
+def _fit(report: CheckReport, free: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """How images become squares, and why; nothing where that is not free to choose or makes no difference."""
+    if not free or report.in_square is None or report.in_square < LEAST_IN_SQUARE:
+        return {}, {}
+    why = f"The centre square keeps {report.in_square:.0%} of the objects and shows them larger than a stretched image."
+    return {"fit": "crop"}, {"data": why}
 
 
 def _model(report: CheckReport, masks: bool, usable: bool) -> tuple[dict[str, Any], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from dapl.data.images import read_image
 from dapl.data.listing import ImageRecord, ImageSize
 from dapl.masks.polygons import Box
 from dapl.masks.prompt import Prompt, Refiner
-from dapl.masks.refine import create_refiner
+from dapl.masks.refine import METHODS, create_refiner
+from dapl.prepare.feature_masks import FeatureRefiner
 
+MAKERS = (*METHODS[:2], "features", *METHODS[2:])
+"""How masks are made: `METHODS`, and by what stands out in the features of all images together."""
 AROUND_POINTS = 0.25
 """GrabCut looks for the object in the box of its keypoints, wider by this share of it on each side."""
 LOG = "made.jsonl"
@@ -49,15 +53,15 @@ def make_masks(
     limit: int | None = None,
     quiet: bool = False,
 ) -> MaskCounts:
-    """``method`` and ``model``: see `create_refiner`. ``limit``: make no more than so many.
+    """``method``: one of `MAKERS`. ``model``: see `create_refiner`. ``limit``: make no more than so many.
 
     SAM is prompted with box and visible keypoints where there are, else with the centre of the image. A file that
     exists is never written over; what was made stays when this is interrupted, and the next call makes the rest.
     """
     bare, folder, have = records_without_masks(config)
     done = MaskCounts(folder, skipped=have, left=0 if limit is None else max(0, len(bare) - limit))
-    bare = bare[:limit]
-    refiner = create_refiner(method, model) if bare else None
+    paths, bare = [record.path for record in bare], bare[:limit]
+    refiner = refiner_for(method, model, paths) if bare else None
     with Reporter(quiet).track("masks", len(bare)) as advance:
         for record in bare:
             assert refiner is not None
@@ -74,6 +78,15 @@ def make_masks(
                     append_line(folder / LOG, json.dumps(line | {"method": method, "model": model}, ensure_ascii=False))
             advance(1)
     return done
+
+
+def refiner_for(method: str, model: str | None, images: Sequence[Path]) -> Refiner:
+    """The maker of masks called ``method``, one of `MAKERS`; ``images``: what features are looked at in.
+
+    >>> refiner_for("none", None, []).name
+    'none'
+    """
+    return FeatureRefiner(images) if method == "features" and model is None else create_refiner(method, model)
 
 
 def _make(record: ImageRecord, refiner: Refiner) -> dict[str, Any] | None:

@@ -7,17 +7,16 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError, WriteError, nearest
 from dapl.common.progress import Reporter
 from dapl.config import DataSection
 from dapl.data.build import list_files
-from dapl.masks.refine import METHODS
 from dapl.masks.rembg import is_at_hand
 from dapl.prepare.check import CheckReport, check, doubts_text
 from dapl.prepare.choice import Choice, choose
-from dapl.prepare.masks import make_masks, records_without_masks
+from dapl.prepare.masks import MAKERS, make_masks, records_without_masks
 
-MASKS = ("auto", *METHODS[:-1], "none")
+MASKS = ("auto", *MAKERS)
 """How masks are made where there are none; ``none`` makes none."""
 
 
@@ -40,11 +39,12 @@ def prepare_own_data(
 ) -> OwnData:
     """Make masks where there are none, look everything over, choose a config by what is there.
 
-    ``masks``: one of `MASKS`; ``auto`` takes rembg where it and its model are at hand, else GrabCut, and no masks where
-    neither is installed. ``model``: of rembg or SAM. ``sheets``: folder for what `dapl prepare check` writes.
+    ``masks``: one of `MASKS`; ``auto`` takes rembg where it and its model are at hand, else what stands out in the
+    features of the backbone, and no masks where OpenCV is not installed. ``model``: of rembg or SAM. ``sheets``: folder
+    for what `dapl prepare check` writes.
 
     >>> prepare_own_data(FolderData(root="birds")).choice.title  # doctest: +SKIP
-    '6 classes, 150 images (108 train, 12 validation, 30 test), masks made by grabcut'
+    '6 classes, 150 images (108 train, 12 validation, 30 test), masks made by features'
     """
     if masks not in MASKS:
         raise DaplError(f"--masks: '{masks}' is not known{nearest(masks, MASKS)}")
@@ -70,12 +70,12 @@ def prepare_own_data(
 def method_at_hand(model: str | None = None) -> str:
     """What ``auto`` stands for here.
 
-    >>> method_at_hand() in ("rembg", "grabcut", "none")
+    >>> method_at_hand() in ("rembg", "features", "none")
     True
     """
     if is_at_hand(model):
         return "rembg"
-    return "grabcut" if importlib.util.find_spec("cv2") is not None else "none"
+    return "features" if importlib.util.find_spec("cv2") is not None else "none"
 
 
 def _make_masks(data: DataSection, masks: str, model: str | None, reporter: Reporter) -> str | None:
@@ -91,9 +91,18 @@ def _make_masks(data: DataSection, masks: str, model: str | None, reporter: Repo
             reporter.line("no masks: neither rembg nor OpenCV is installed; pip install 'dapl[masks]' for masks")
         return None
     reporter.line(f"{len(bare)} of {len(bare) + have} images have no mask: made by {method} into {folder}")
-    if masks == "auto" and method == "grabcut":
+    if masks == "auto" and method == "features":
         reporter.line("  rembg makes better ones: pip install 'dapl[rembg]', then --masks rembg (docs/own-data.md)")
-    done = make_masks(data, method, model, quiet=reporter.quiet)
+    try:
+        done = make_masks(data, method, model, quiet=reporter.quiet)
+    except WriteError:
+        raise
+    except DaplError as error:
+        if masks != "auto" or method != "features":
+            raise
+        reporter.line(f"  the features are not at hand ({error}): made by grabcut")
+        method = "grabcut"
+        done = make_masks(data, method, quiet=reporter.quiet)
     for _, text in done.failed[:3]:
         reporter.line(f"  {text}")
     if done.failed:
