@@ -484,8 +484,8 @@ class Peers(Kept):
 
     @property
     def worst(self) -> Mapping[str, Any]:
-        """The row in which CaBRNet is nearest to dapl, or ahead of it."""
-        return min(self.content["peers"], key=lambda row: row["cabrnet"] / row["dapl"])
+        """The row of time or memory in which CaBRNet is nearest to dapl, or ahead of it."""
+        return min((row for row in self.content["peers"] if row["unit"]), key=lambda row: row["cabrnet"] / row["dapl"])
 
 
 class Notes(Kept):

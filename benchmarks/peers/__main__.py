@@ -186,10 +186,11 @@ def main() -> None:
     facts = provenance([])
     facts["versions"] = {**facts["versions"], "cabrnet": version_of(peer)}
     facts["machine"] = {**facts["machine"], "threads": 1}
+    command = f"make bench-peers PER_CLASS={per_class}"
     settings = {"prototypes": PROTOTYPES, "epochs": EPOCHS, "batch": BATCH}
     write_json(
         Path("build/peers.json"),
-        {**facts, "command": "make bench-peers", "images": images, "peers": table, "settings": settings},
+        {**facts, "command": command, "images": images, "peers": table, "settings": settings},
     )
 
 

@@ -23,18 +23,18 @@ from dapl.processes.sharing import own_batches
 @pytest.mark.parametrize(("count", "batch_size"), [(10, 3), (9, 3), (1, 4), (5, 5)])
 def test_every_image_comes_once(count: int, batch_size: int) -> None:
     order = shuffled(count, batch_size, seed=7)
-    assert sorted(torch.cat(order).tolist()) == list(range(count))
+    assert sorted(torch.cat(list(order)).tolist()) == list(range(count))
     assert [len(indices) for indices in order[:-1]] == [batch_size] * (len(order) - 1)
     assert 1 <= len(order[-1]) <= batch_size
-    assert torch.cat(in_order(count, batch_size)).tolist() == list(range(count))
+    assert torch.cat(list(in_order(count, batch_size))).tolist() == list(range(count))
 
 
 def test_the_order_follows_from_the_seed() -> None:
     torch.manual_seed(0)
-    first = torch.cat(shuffled(50, 8, seed=7))
+    first = torch.cat(list(shuffled(50, 8, seed=7)))
     torch.manual_seed(1)
-    assert torch.equal(torch.cat(shuffled(50, 8, seed=7)), first)
-    assert not torch.equal(torch.cat(shuffled(50, 8, seed=8)), first)
+    assert torch.equal(torch.cat(list(shuffled(50, 8, seed=7))), first)
+    assert not torch.equal(torch.cat(list(shuffled(50, 8, seed=8))), first)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import zipfile
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -53,9 +54,9 @@ def new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
 
 def flush(*arrays: np.ndarray | None) -> None:
     """What was written through memory maps, to their files."""
-    for array in arrays:
-        if isinstance(array, np.memmap):
-            array.flush()
+    for one in arrays:
+        if isinstance(one, np.memmap):
+            one.flush()
 
 
 def read_arrays(path: Path, names: tuple[str, ...]) -> list[np.ndarray]:
@@ -175,7 +176,7 @@ def open_annotations(folder: Path, key: str, size: int) -> Annotations | None:
     *arrays, exact = read_arrays(points, ("keypoints", "visible", "boxes", "exact"))
     if exact and not masks.exists():
         return None
-    keypoints, visible, boxes = (torch.from_numpy(array) for array in arrays)
+    keypoints, visible, boxes = (torch.from_numpy(one) for one in arrays)
     return Annotations(keypoints, visible, boxes, open_array(masks) if exact else None, size)
 
 
@@ -207,11 +208,11 @@ class Pixels:
         return torch.empty(0, dtype=torch.uint8) if self.masks is None else torch.from_numpy(self.masks[row].copy())
 
 
-def base_rows(dataset: Dataset) -> tuple[Dataset, list[int]]:
+def base_rows(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
     """The data set behind any subsets, and the rows of it that ``dataset`` shows: caches are kept for the former."""
-    rows = list(range(len(dataset)))
+    rows: Sequence[int] = range(len(dataset))
     while isinstance(dataset, Subset):
-        rows = [dataset.indices[row] for row in rows]
+        rows = array("q", (dataset.indices[row] for row in rows))
         dataset = dataset.dataset
     return dataset, rows
 

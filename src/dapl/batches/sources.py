@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar, overload
 
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import torch
@@ -123,7 +123,7 @@ class ImageSource:
         return self.pixels.image(row), self.pixels.mask(row)
 
     def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
-        keys = [[(int(index), seed) for index in indices] for indices in order]
+        keys = LazySequence(len(order), lambda number: [(index, seed) for index in order[number].tolist()])
         loader: Iterable[tuple[Tensor, Tensor]] = DataLoader(
             self,  # type: ignore[arg-type]  # keys are pairs, not the integers that the type asks for
             batch_sampler=keys,
@@ -183,13 +183,49 @@ def _picked(values: Tensor, rows: Tensor, view: Tensor) -> Tensor:
     return values[rows, view].float()
 
 
-def shuffled(count: int, batch_size: int, seed: int) -> list[Tensor]:
+Item = TypeVar("Item")
+
+
+class LazySequence(Sequence[Item]):
+    """So many items, each made when it is asked for.
+
+    >>> squares = LazySequence(5, lambda number: number**2)
+    >>> list(squares[1::2]), squares[-1], len(squares)
+    ([1, 9], 16, 5)
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Item]) -> None:
+        self._numbers, self._make = range(count), make
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, which: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> LazySequence[Item]: ...
+
+    def __getitem__(self, which: int | slice) -> Item | LazySequence[Item]:
+        if isinstance(which, slice):
+            chosen = self._numbers[which]
+            return LazySequence(len(chosen), lambda number: self._make(chosen[number]))
+        return self._make(self._numbers[which])
+
+
+def _cut(indices: Tensor, batch_size: int) -> Sequence[Tensor]:
+    """Batches of ``indices``; a tensor for each of them would take more memory than the indices themselves."""
+    count = -(-len(indices) // batch_size)
+    return LazySequence(count, lambda number: indices[number * batch_size : (number + 1) * batch_size])
+
+
+def shuffled(count: int, batch_size: int, seed: int) -> Sequence[Tensor]:
     """All of 0 … count−1 in random order, cut into batches; the last may be smaller."""
-    return list(torch.randperm(count, generator=torch.Generator().manual_seed(seed)).split(batch_size))
+    return _cut(torch.randperm(count, generator=torch.Generator().manual_seed(seed)), batch_size)
 
 
-def in_order(count: int, batch_size: int) -> list[Tensor]:
-    return list(torch.arange(count).split(batch_size))
+def in_order(count: int, batch_size: int) -> Sequence[Tensor]:
+    return _cut(torch.arange(count), batch_size)
 
 
 COMPANY = 8
@@ -204,15 +240,19 @@ def company(batch_size: int, device: torch.device) -> int:
     return COMPANY if device.type == "cpu" else batch_size
 
 
-def filled(order: Iterable[Tensor], size: int) -> list[Tensor]:
+def filled(order: Sequence[Tensor], size: int) -> Sequence[Tensor]:
     """Batches of indices, each filled up to the same size with its last image, so that every pass has one shape.
 
     What is found of that image is then found several times, and has to be kept once.
 
-    >>> filled(in_order(5, 3), 3)
+    >>> list(filled(in_order(5, 3), 3))
     [tensor([0, 1, 2]), tensor([3, 4, 4])]
     """
-    return [torch.cat((indices, indices[-1:].expand(size - len(indices)))) for indices in order if len(indices)]
+    return LazySequence(len(order), lambda number: _fill(order[number], size))
+
+
+def _fill(indices: Tensor, size: int) -> Tensor:
+    return torch.cat((indices, indices[-1:].expand(size - len(indices))))
 
 
 def shares(order: Sequence[Tensor], rank: int, world: int) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import random
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Subset:
 
     def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
         self.dataset = dataset
-        self.indices = list(indices)
+        self.indices: Sequence[int] = array("q", indices)  # a list of Python's integers takes five times as much
         self.classes: Sequence[str] = dataset.classes
         self.parts: Sequence[str] = dataset.parts
         self.labels: Sequence[int] = [dataset.labels[i] for i in self.indices]
@@ -126,7 +127,7 @@ def stratified_split(labels: Sequence[int], share: float, seed: int) -> tuple[li
     """
     if not 0 <= share < 1:
         raise DaplError(f"the share to hold out is {share}; give a number from 0 up to, but not including, 1.")
-    members: dict[int, list[int]] = defaultdict(list)
+    members: dict[int, array[int]] = defaultdict(lambda: array("q"))
     for index, label in enumerate(labels):
         members[int(label)].append(index)
     held: set[int] = set()

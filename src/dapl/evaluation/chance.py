@@ -115,12 +115,20 @@ def chance_key(
     run_data: RunData, split: Split, protocol: EvaluationProtocol, prototypes: int, metrics: frozenset[str]
 ) -> str:
     """Names the numbers: the same key, the same numbers. Intervals are no part of them."""
-    base, rows = base_rows(run_data.dataset(split))
-    data = run_data.config.data
+    (base, rows), data = base_rows(run_data.dataset(split)), run_data.config.data
     options = {
         name: value for name, value in protocol.to_json().items() if name not in ("resamples", "ece_bins", "control")
     }
-    said = [code_digest(), base.fingerprint, rows, data.image_size, data.fit, options, prototypes, sorted(metrics)]
+    said = [
+        code_digest(),
+        base.fingerprint,
+        list(rows),
+        data.image_size,
+        data.fit,
+        options,
+        prototypes,
+        sorted(metrics),
+    ]
     return hashlib.blake2b(json.dumps(said).encode(), digest_size=12).hexdigest()
 
 

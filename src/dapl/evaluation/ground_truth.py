@@ -123,7 +123,7 @@ class SplitGroundTruth:
         dataset = run_data.dataset(split)
         base, rows = base_rows(dataset)
         self.has_masks = dataset.has_masks
-        self.rows = torch.tensor(rows)
+        self.rows = torch.tensor(list(rows))
         self.mode: str | None = None
         if with_parts and len(dataset.parts):
             data = run_data.config.data

@@ -103,8 +103,8 @@ def calibration_error(right: Tensor, confidence: Tensor, bins: int) -> Statistic
     return Statistic(torch.cat((gap, member), dim=1), finish, biased=True)
 
 
-_WEIGHTS_AT_ONCE = 2**21
-"""16 MB of float64, whatever the number of rows and resamples."""
+_WEIGHTS_AT_ONCE = 2**19
+"""4 MB of float64, and as much again for each step on the way to them, whatever the number of rows and resamples."""
 _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 

@@ -77,7 +77,7 @@ class RunState:
 
     # --- numbers ------------------------------------------------------------------------------------------------
 
-    def _order(self, count: int) -> list[Tensor]:
+    def _order(self, count: int) -> Sequence[Tensor]:
         return in_order(count, self.config.runtime.evaluation_batch)
 
     def _scores(self, split: Split, what: Response = "scores") -> tuple[Tensor, Tensor]:

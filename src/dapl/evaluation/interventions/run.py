@@ -114,7 +114,7 @@ def drawn_birds(dataset: Dataset) -> tuple[ToyBirds, list[int]]:
             "interventions need drawn birds (data.name: toybirds): of no other data can a part be taken away with "
             "everything else left as it is."
         )
-    return birds, rows
+    return birds, list(rows)
 
 
 def chosen_rows(rows: Sequence[int], images: int | None, seed: int) -> list[int]:

@@ -1,0 +1,77 @@
+"""The rows that benchmarks write into the documentation: what was measured, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks import scale
+from benchmarks.peers import __main__ as peers
+
+from dapl.data.shards import read_shards
+
+
+def test_drawn_shards_are_read_and_measured(tmp_path: Path) -> None:
+    scale.draw_shards(tmp_path / "shards", 40)
+    found = read_shards(tmp_path / "shards")
+    assert {split: len(images) for split, images in found.items()} == {"train": 40, "test": 10}
+    assert found["train"].classes == [str(label) for label in range(scale.CLASSES)]
+    assert tuple(found["train"][0].image.shape) == (3, scale.SIDE, scale.SIDE)
+
+    row = scale.measure(40, tmp_path)
+    assert row["images"] == 40
+    assert 0 < row["cache_gb"] < scale.LIMIT_GB
+    assert row["kept"] == "features, images"
+    assert row["memory_gb"] > 0.05, "libraries alone take more"
+    assert row["train_seconds"] > 0 < row["evaluate_seconds"]
+
+
+def test_the_curve_compares_each_size_with_the_one_before() -> None:
+    row = {"evaluate_seconds": 2.0, "memory_gb": 0.3, "cache_gb": 0.1, "kept": "images", "accuracy": 0.5}
+    rows = [{**row, "images": 3000, "train_seconds": 8.0}, {**row, "images": 30000, "train_seconds": 97.0}]
+    first, second = scale.curve(rows).splitlines()[2:]
+    assert first == "| 3,000 | 8 s | 2.0 s |  | 0.30 GB | 0.100 of 0.25: images | 50.0% |"
+    assert second.split("|")[4].strip() == "9.9"
+
+
+def test_the_calculation_on_paper_is_one_of_products() -> None:
+    text = scale.on_paper({"decoded_per_second": 100.0, "compact_bytes": 20_000})
+    lines = {cells[1]: cells[2:4] for line in text.splitlines() if (cells := [c.strip() for c in line.split("|")])[1:]}
+    assert lines["prototypes"] == ["10,000", "20"]
+    assert lines["pixels at 224²"][0] == f"{1_281_167 * 3 * 224 * 224 / 2**30:,.1f} GB"
+    assert lines["scores of all images"][0].endswith("streamed")
+    assert lines["scores of all images"][1].endswith("kept")
+    # 16 cores decode 1,600 images per second, which one GPU does not keep up with in training
+    assert lines["one epoch, all learning, 1 GPU"][1] == f"{354_000 / 400 / 60:.1f} min"
+    assert lines["one epoch on a frozen backbone, a projection, an evaluation, 8 GPUs"][1].startswith(
+        f"{354_000 / 12_000 / 60:.1f} min"
+    )
+    slow = scale.on_paper({"decoded_per_second": 10.0, "compact_bytes": 20_000})
+    assert f"{354_000 / 160 / 60:.1f} min (decoding)" in slow
+
+
+def test_a_page_is_changed_between_its_marks_only(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{scale.MARKS[0]}old\n{scale.MARKS[1]}after\n")
+    for text in ("new", "newer"):
+        scale.write_between_marks(page, text)
+    assert page.read_text() == f"before\n{scale.MARKS[0]}\nnewer\n{scale.MARKS[1]}after\n"
+
+
+def test_rows_beside_a_peer() -> None:
+    timed = {"total": 60.0, "memory_gb": 2.0}
+    theirs = {"_train_epoch": [6.0] * peers.EPOCHS + [1.0] * 10, "project": [4.0], "prune": [3.0, 1.0]}
+    ours = {"_fit": [2.0], "_project": [1.0], "_prune_impure": [0.5], "_last_layer": [0.25]}
+    found = {
+        f"{name} {program}": {**timed, "seconds": {}} for name in peers.COMMANDS for program in ("cabrnet", "dapl")
+    }
+    found["train cabrnet"]["seconds"] = {f"cabrnet.archs:{name}": value for name, value in theirs.items()}
+    found["train dapl"] = {"seconds": {f"dapl:Trainer.{n}": v for n, v in ours.items()}, "total": 6.0, "memory_gb": 1.0}
+    found["render cabrnet"]["seconds"] = {"cabrnet.archs:extract_prototypes": [20.0, 10.0]}
+    rows = {row["what"]: (row["cabrnet"], row["dapl"]) for row in peers.rows(found, images=160)}
+    assert rows["training step"] == pytest.approx((30 / 10, 2 / 10))  # two batches of 80 in each epoch
+    assert rows["pruning"] == (4.0, 0.5)
+    assert rows["last layer, 10 epochs"] == (10.0, 0.25)
+    assert rows["rendering all prototypes"] == (30.0, 60.0)
+    assert rows["end to end, the four commands"] == (240.0, 186.0)
+    assert rows["lines of YAML"][0] > rows["lines of YAML"][1]
