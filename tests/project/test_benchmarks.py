@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from benchmarks import __main__ as bench
 from benchmarks import scale
 from benchmarks.peers import __main__ as peers
+from benchmarks.timing import Ratio
 
 from dapl.data.shards import read_shards
 
@@ -75,3 +79,18 @@ def test_rows_beside_a_peer() -> None:
     assert rows["rendering all prototypes"] == (30.0, 60.0)
     assert rows["end to end, the four commands"] == (240.0, 186.0)
     assert rows["lines of YAML"][0] > rows["lines of YAML"][1]
+
+
+def test_ratios_can_be_measured_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ratio = {name: Ratio(f"{name} step", "bare", 1.5, (1.0, 2.0), "≤ 2") for name in ("one", "two")}
+    modules = {name: SimpleNamespace(ratios=lambda name=name: [ratio[name]]) for name in ratio}
+    monkeypatch.setattr(bench, "MODULES", modules)
+    monkeypatch.setattr(bench, "KEPT", tmp_path / "benchmarks.json")
+    bench.main(["two"])
+    found = json.loads(bench.KEPT.read_text())
+    assert (found["command"], [row["what"] for row in found["ratios"]]) == ("python -m benchmarks two", ["two step"])
+    bench.main(["one"])
+    found = json.loads(bench.KEPT.read_text())
+    assert (found["command"], [row["what"] for row in found["ratios"]]) == ("make bench", ["one step", "two step"])
+    with pytest.raises(SystemExit, match="there is no benchmark three; give some of one, two"):
+        bench.main(["three"])
