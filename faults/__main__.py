@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import resource
+import shlex
 import shutil
 import sys
 import tempfile
@@ -142,7 +143,7 @@ def main(words: list[str] | None = None) -> int:
     options = parse(words)
     started = time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    command = " ".join(["python -m faults", *(word for word in words or sys.argv[1:] if word != "--write")])
+    command = shlex.join(["python", "-m", "faults", *(word for word in words or sys.argv[1:] if word != "--write")])
     found: list[tuple[str, Tally]] = []
     with workplace(options.folder) as root:
         crew = Crew(root / "cases", options.workers, options.patience)
