@@ -218,22 +218,23 @@ def test_a_network_that_cannot_be_traced(own_run: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "model.onnx").exists()
 
 
-@pytest.mark.parametrize(("single", "kept"), [(0.0, False), (1e-4, True), (1.0, True)])
-@pytest.mark.parametrize("error", [1.5e-4, 1.5e-3])
+@pytest.mark.parametrize(("single", "kept"), [(0.0, False), (3e-5, True), (1.0, True)])
+@pytest.mark.parametrize("error", [1.5e-4, 4e-3])
 def test_a_file_may_be_off_as_single_precision_is(
     near: tuple[PrototypeModel, Path, Tensor], monkeypatch: pytest.MonkeyPatch, single: float, kept: bool, error: float
 ) -> None:
-    """Twice as far as PyTorch itself, where that is more than the limit; ten times the limit is too much."""
+    """Ten times as far as PyTorch itself, where that is more than the limit; beyond 3e-3 it is too much."""
     model, path, images = near
     answered, referred = onnx_file._answers, onnx_file.reference
 
     def reference(of: PrototypeModel, pixels: Tensor) -> dict[str, Tensor]:
+        """Off by ``single`` in single precision, and by nothing else, on whatever processor."""
         off = single if pixels.dtype == torch.float32 else 0.0
-        return {name: values + off for name, values in referred(of, pixels).items()}
+        return {name: values + off for name, values in referred(onnx_file.exact(of), pixels.double()).items()}
 
     monkeypatch.setattr(onnx_file, "_answers", lambda *given: [one + error for one in answered(*given)])
     monkeypatch.setattr(onnx_file, "reference", reference)
-    if kept and error < 1e-3:
+    if kept and error < onnx_file.MOST:
         assert max(compare(path, model, images).values()) == pytest.approx(error, rel=0.5)
     else:
         with pytest.raises(DaplError, match="differ on images"):
