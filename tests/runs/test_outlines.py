@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dapl.runs.outlines import lines_of, outline_of
+from dapl.runs.outlines import lines_of, main_bounds, outline_of, outlines_of
 
 
 @pytest.mark.parametrize("side", [64, 224])
@@ -18,3 +18,24 @@ def test_a_region_of_specks_has_an_outline(side: int) -> None:
     (line,) = lines_of(outline_of(region) or "")
     assert len(line) > 8
     assert outline_of(region) == outline_of(region, (11, 31, 34, 60))
+
+
+@pytest.mark.parametrize("side", [64, 224])
+def test_regions_traced_together_are_those_traced_alone(side: int) -> None:
+    random = np.random.default_rng(0)
+    coarse = random.random((12, 7, 7)) > 0.8
+    coarse[3] = False
+    regions = coarse.repeat(side // 7, axis=1).repeat(side // 7, axis=2)
+    boxes = []
+    for region in regions:
+        rows, columns = np.nonzero(region)
+        boxes.append((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) if len(rows) else None)
+    together = outlines_of(regions, boxes)
+    assert together == [outline_of(region) for region in regions]
+    assert [path is None for path in together] == [box is None for box in boxes]
+    assert len({path for path in together if path}) > 8
+    for path in filter(None, together):
+        bounds = [(min(x), min(y), max(x), max(y)) for x, y in (zip(*line, strict=True) for line in lines_of(path))]
+        left, top, right, bottom = max(bounds, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]))
+        found = main_bounds(path)
+        assert all(abs(a - b) < 1 for a, b in zip(found, (left, top, right, bottom), strict=True))

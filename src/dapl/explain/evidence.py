@@ -20,10 +20,10 @@ from dapl.explain.parts import Described, ImageFacts, described, foreground_shar
 from dapl.explain.patches import Box, Patch, PatchSource, close_up_of
 from dapl.metrics.functional import upsample
 from dapl.metrics.functional.regions import model_regions
-from dapl.metrics.naming import Parts, background_share, background_warning
+from dapl.metrics.naming import Parts, background_share, background_warning, plain_name
 from dapl.models.contract import Embedding, FeatureTensors, Output, PrototypeModel, rows_of, square_pixels
 from dapl.runs.looks import PrototypeLook
-from dapl.runs.outlines import main_bounds, outline_of
+from dapl.runs.outlines import main_bounds, outlines_of
 from dapl.runs.records import PrototypeRecord, bounding_boxes
 
 PERCENTILE = 95.0
@@ -132,7 +132,10 @@ class Reason:
 
     def facts(self) -> dict[str, Any]:
         """The fields above, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(Reason)}
+        return {name: getattr(self, name) for name in _REASON}
+
+
+_REASON = tuple(one.name for one in fields(Reason))
 
 
 @dataclass(frozen=True)
@@ -275,7 +278,7 @@ class Explanation:
     def notes(self, row: Evidence) -> tuple[list[str], list[str], list[str]]:
         """What is said of a prototype beside its numbers: its head and part, whose it is, and what is the matter."""
         head = [f"head {row.head}"] if self.heads > 1 else []
-        part = [row.part] if row.part else [f"here {row.here}"] if row.here else []
+        part = [row.part] if row.part else [f"here {plain_name(row.here)}"] if row.here else []
         whose = [] if row.own else [f"of {', '.join(row.of)}"]
         matter = {"background": row.background, "switched off": row.switched_off}
         return head + part, whose, [text for text, so in matter.items() if so]
@@ -407,8 +410,7 @@ def locate(
     regions = model_regions(model, maps, side, PERCENTILE)
     # Bounds of bytes take a quarter of the time that those of booleans take.
     bounds = bounding_boxes(regions.view(torch.uint8))
-    pixels = regions.numpy()
-    outlines = [None if box is None else outline_of(pixels[m], box) for m, box in enumerate(bounds)]
+    outlines = outlines_of(regions.numpy(), bounds)
     if squares is not None:
         bounds = square_pixels(squares, side).tolist()
     boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]

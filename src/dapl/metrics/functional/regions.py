@@ -318,5 +318,6 @@ def map_pixels(model: PrototypeModel, maps: Tensor, size: int) -> tuple[Tensor, 
 
 def model_regions(model: PrototypeModel, maps: Tensor, size: int, percentile: float = 95.0) -> Tensor:
     """maps …×M×H×W → regions bool …×M×size×size; a flat map has none, also where painting it makes bumps."""
-    regions = activation_regions(*map_pixels(model, maps, size), percentile)
-    return regions & ~flat_maps(maps)[..., None, None]
+    values, pixels = map_pixels(model, maps, size)
+    regions = activation_regions(values, pixels, percentile)
+    return regions if pixels is not None else regions & ~flat_maps(maps)[..., None, None]
