@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -212,6 +213,17 @@ def test_the_details_add_up(opened: Callable[..., Opened], reported: Reported) -
     assert score == pytest.approx(entry["tests"][0]["score"], abs=1e-3)
     assert weight == pytest.approx(entry["weight"], abs=1e-3)
     assert contribution == pytest.approx(score * weight, abs=2e-3)
+
+
+def test_a_map_without_a_region_says_so(opened: Callable[..., Opened], reported: Reported) -> None:
+    report = copy.deepcopy(reported("dapl")[1])
+    report.data["prototypes"][0]["tests"][0]["outline"] = None
+    one = opened(report)
+    assert one.page.locator("#wall article").first.locator(".alike-nowhere").count() == 1
+    one.page.click("#wall article h4 button")
+    captions = one.page.locator("dialog figcaption")
+    assert "nothing is outlined" in captions.nth(1).inner_text()
+    assert "nothing is outlined" not in captions.nth(2).inner_text()
 
 
 def test_images_are_fetched_when_they_come_near(opened: Callable[..., Opened], reported: Reported) -> None:

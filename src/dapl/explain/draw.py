@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dapl.data.sample import Sample
 from dapl.data.transforms import fit
-from dapl.metrics.naming import share_text
+from dapl.metrics.naming import plain_name, share_text
 from dapl.runs.outlines import lines_of
 
 Stop = tuple[float, int, int, int, float]
@@ -155,6 +155,7 @@ def templates(*packages: str) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": signed, "exact": repr, "percent": percentage, "share": share_text, "soft": breakable}
+    made.filters["plain"] = plain_name
     return made
 
 

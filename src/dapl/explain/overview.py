@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dapl.explain.evidence import Reason
-from dapl.metrics.naming import groups_of, part_text
+from dapl.metrics.naming import groups_of, part_text, plain_name
 from dapl.runs.outlines import lines_of
 
 _GAP = 0.1
@@ -83,7 +83,7 @@ def spread(wanted: Sequence[float], gap: float, size: float) -> list[float]:
 
 def _label(rows: Sequence[Reason], heads: int, point: tuple[float, float], left: bool, y: float) -> Label:
     prototypes = tuple(row.prototype for row in rows)
-    text = _text(rows) or (f"here {rows[0].here}" if rows[0].here else "no clear part")
+    text = _text(rows) or (f"here {plain_name(rows[0].here)}" if rows[0].here else "no clear part")
     background = all(row.background for row in rows)
     return Label(prototypes, _title(rows, heads), text, rows[0].colour, background, point, left, round(y, 1))
 

@@ -109,7 +109,16 @@ def part_text(parts: Sequence[tuple[str, float]]) -> str | None:
     >>> part_text([("face", 0.9), ("nape", 0.4)])
     'face 90 %, nape 40 %'
     """
-    return ", ".join(f"{name.replace('_', ' ')} {share_text(share)}" for name, share in parts) or None
+    return ", ".join(f"{plain_name(name)} {share_text(share)}" for name, share in parts) or None
+
+
+def plain_name(part: str) -> str:
+    """The name of a part as people write it.
+
+    >>> plain_name("left_wing")
+    'left wing'
+    """
+    return part.replace("_", " ")
 
 
 def share_text(share: float) -> str:

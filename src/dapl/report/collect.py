@@ -114,13 +114,16 @@ def collect(
 
 
 def _measured(run: Run, config: Config, before: dict[str, Any], splits: Splits | None, quiet: bool) -> dict[str, Any]:
-    """What `dapl evaluate` finds, kept in the run where that can be written: others may only read it."""
+    """What `dapl evaluate` finds, kept in the run where that can be written: others may only read it.
+
+    Without the rows of chance, which take several times as long as the numbers and all that the page shows.
+    """
     try:
         check_writable(run.folder)
     except WriteError:
-        found = evaluate(run.folder, config=config, quiet=quiet, splits=splits, files=False)
+        found = evaluate(run.folder, config=config, quiet=quiet, splits=splits, files=False, chance=False)
         return add_result(before, found.to_json())[0]
-    evaluate(run.folder, config=config, quiet=quiet, splits=splits)
+    evaluate(run.folder, config=config, quiet=quiet, splits=splits, chance=False)
     return run.evaluation()
 
 
@@ -242,11 +245,11 @@ class _Collecting:
         shares, shared = self.sums.heads_on_parts(), self.sums.heads_shared()
         strip = []
         for head in range(self.model.prototypes.groups):
-            own = [n for n, e in enumerate(entries) if e["head"] == head and e["kept"] and e["source"]]
-            own = [n for n in own if not chosen or entries[n]["class"] in chosen]
+            every = [n for n, e in enumerate(entries) if e["head"] == head and e["kept"]]
+            own = [n for n in every if entries[n]["source"] and (not chosen or entries[n]["class"] in chosen)]
             named = {name: float(shares[k, head]) for k, name in enumerate(parts) if shares[k, head] > 0}
             common = {name: float(shared[k, head]) for k, name in enumerate(parts) if shares[k, head] > 0}
-            on_object = [entries[n]["on_object"] for n in own if entries[n]["on_object"] is not None]
+            on_object = [entries[n]["on_object"] for n in every if entries[n]["on_object"] is not None]
             strip.append(
                 {
                     "head": head,

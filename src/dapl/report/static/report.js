@@ -25,7 +25,10 @@
   }
 
   const digits = (value, places = 2) => (value === null || value === undefined ? "–" : value.toFixed(places).replace("-", "−"));
-  const percent = (value) => (value === null || value === undefined ? "–" : `${Math.floor(100 * value + 1e-9)} %`);
+  const percent = (value) => (value === null || value === undefined ? "–" : `${Math.floor(100 * value + 1e-9)}\u00a0%`);
+  /** A number stays with its percent sign, a name of a part is written as people write. */
+  const together = (text) => text.replaceAll(" %", "\u00a0%");
+  const plain = (name) => name.replaceAll("_", " ");
   /** A name that may be broken after each underscore. */
   const soft = (text) => text.split("_").flatMap((piece, number) => (number ? ["_", element("wbr"), piece] : [piece]));
   const title = (entry) => `Prototype ${entry.prototype}`;
@@ -103,6 +106,7 @@
     const view = near ? look.view : null;
     frame.append(layer("photo", photos, look.tile, view), layer("heat", heat, look.heat, view));
     if (look.outline) frame.append(outlined(entry, look.outline, view));
+    else frame.classList.add("alike-nowhere");
     observer.observe(frame);
     return frame;
   }
@@ -112,7 +116,7 @@
     const key = element("i", { className: "key" });
     key.style.background = entry.colour;
     if (entry.head !== null) made.push(element("span", { className: "chip" }, key, `head ${entry.head}`));
-    if (entry.part) made.push(element("span", { className: "chip", title: `Parts that it is on, with the share of the ${tests} images in which it is` }, entry.part));
+    if (entry.part) made.push(element("span", { className: "chip", title: `Parts that it is on, with the share of the ${tests} images in which it is` }, together(entry.part)));
     for (const flag of entry.flags) {
       const text = flag === "shared" ? `shared by ${entry.classes.length} classes` : flag === SAME ? `same spot as ${entry.same_spot.join(", ")}` : flag;
       const about = flag === "shared" ? entry.classes.map((index) => classes[index].name).join(", ") : meaning[flag] ?? flag;
@@ -243,9 +247,12 @@
     if (which === "source") caption.append(look ? `from ${last(look.image)}` : "not projected: it is no training patch");
     else {
       const test = classes[entry.class].tests[which];
-      const right = test.predicted === entry.class;
-      caption.append(element("b", {}, `${digits(look.score, 3)}${entry.weight === null ? "" : ` × ${digits(entry.weight, 3)} = ${digits(look.score * entry.weight, 3)}`}`),
-        ` similarity${entry.weight === null ? "" : " × weight"}${look.here ? `; here ${look.here}` : ""}${look.foreground === null ? "" : `, ${percent(look.foreground)} on the object here`}; ${right ? "taken right" : `taken for ${classes[test.predicted].name}`}, ${last(test.image)}`);
+      const where = [look.here && plain(look.here), look.foreground !== null && `${percent(look.foreground)} on the object`].filter(Boolean).join(", ");
+      const sum = entry.weight === null ? digits(look.score, 3) : `${digits(look.score, 3)} × ${digits(entry.weight, 3)} = ${digits(look.score * entry.weight, 3)}`;
+      caption.append(element("b", {}, sum), entry.weight === null ? " similarity" : " similarity × weight");
+      const lines = [look.outline ? where : "no place resembles it more than others, so that nothing is outlined",
+        test.predicted === entry.class ? "taken right" : `taken for ${classes[test.predicted].name}`, last(test.image)];
+      for (const line of lines) if (line) caption.append(element("br"), line);
     }
     return element("figure", { className: which === "source" ? "source" : "tests" }, tile(entry, which, false), caption);
   }
@@ -260,10 +267,10 @@
     const facts = element("dl", { className: "facts" },
       fact(entry.classes.length > 1 ? "classes" : "class", entry.classes.map((index) => classes[index].name).join(", ")),
       entry.reason ? fact("removed", entry.reason) : "",
-      fact("called", entry.part ?? "nothing: no part is clear"),
-      entry.parts.length ? fact(`parts on ${tests} images`, entry.parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ")) : "",
+      fact("name", entry.part ? together(entry.part) : "none: no part is clear"),
+      entry.parts.length ? fact(`parts on ${tests} images`, entry.parts.map(([name, share]) => `${plain(name)} ${percent(share)}`).join(", ")) : "",
       fact("on the object", test === null ? `training patch ${percent(patch)}` : `${percent(test)}, mean over the ${tests} images of its class`),
-      test !== null && patch !== null ? fact("beside that", `training patch ${percent(patch)}${validation === null ? "" : `, validation images ${percent(validation)}`}`) : "",
+      test !== null && patch !== null ? fact("the same elsewhere", `${percent(patch)} of its training patch${validation === null ? "" : `, ${percent(validation)} on validation images`}`) : "",
       fact("weight", digits(entry.weight, 3)),
       entry.overlap ? fact("overlaps most with", `prototype ${entry.overlap.with}, mean IoU ${digits(entry.overlap.iou)}`) : "",
       entry.distance === null ? "" : fact("moved by projection", `squared distance ${digits(entry.distance, 4)}`));
@@ -291,7 +298,7 @@
         const numbers = `#${entry.prototype}`;
         const name = classes[entry.class].name;
         list.append(element("li", {}, element("button", { type: "button", className: where === "source" ? "thumb source" : "thumb tests", title: `${numbers} ${name}`, on: { click: () => open(entry) } },
-          element("span", {}, tile(entry, where, false)), element("span", {}, element("b", {}, what), ` ${numbers}`), element("span", {}, name))));
+          element("span", {}, tile(entry, where, false)), element("span", {}, element("b", {}, what)), element("span", {}, `${numbers} `, ...soft(name)))));
       }
     }
   }
@@ -308,7 +315,7 @@
     for (const one of data.strip) {
       const key = element("i", { className: "key" });
       key.style.background = one.colour;
-      const name = element("p", {}, key, element("b", {}, `head ${one.head}`), element("span", { className: "name" }, one.name ?? "no clear part"),
+      const name = element("p", {}, key, element("b", {}, `head ${one.head}`), element("span", { className: "name" }, one.name ? together(one.name) : "no clear part"),
         one.background ? element("span", { className: "chip warn" }, "background") : "");
       const row = element("div", { className: "head" }, name);
       for (const number of one.entries) {

@@ -47,6 +47,9 @@ export function setDatum(element, value) {
   element.textContent = number(value);
 }
 
+/** The name of a part as people write it. */
+export const plain = (part) => part.replaceAll("_", " ");
+
 /** The outline of a region in the colour of its head, dark below, so that it shows on any image. */
 export function outlined(path, colour, dashed) {
   return svg("g", { class: "outline" }, svg("path", { d: path, class: "case" }),

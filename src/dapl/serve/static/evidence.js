@@ -1,6 +1,6 @@
 // The reasons for one class: rows that stay where they are while prototypes are switched on and off.
 
-import { breakable, datum, html, key, number, outlined, percent, setDatum, svg, svgImage } from "/static/dom.js";
+import { breakable, datum, html, key, number, outlined, percent, plain, setDatum, svg, svgImage } from "/static/dom.js";
 
 /** The image with the outlines of all reasons. `facts`: { size, heads } of the run. */
 export function overview(evidence, photo, { size }) {
@@ -181,7 +181,8 @@ function chips(row, mark, { heads }) {
   return html("div", { class: "chips" },
     chip({}, key(row.colour), heads > 1 ? `head ${row.head} · ` : "", `prototype ${row.prototype}`),
     row.part ? chip({ title: "the parts that it is on, with the share of the measured images in which it is" }, row.part) : null,
-    row.here ? chip({ title: "the part that most of its region lies on in this image" }, `here ${row.here}`) : null,
+    row.outline ? null : chip({ title: "its similarity is the same at every place" }, "nothing here stands out"),
+    row.here ? chip({ title: "the part that most of its region lies on in this image" }, `here ${plain(row.here)}`) : null,
     row.foreground !== null ? chip({ title: "share of the outlined region that lies on the object" }, `${whole(row.foreground)} on the object here`) : null,
     row.own ? (row.of.length > 1 ? chip({ title: row.of.join(", ") }, `shared by ${row.of.length} classes`) : null) : chip({}, `of ${row.of.join(", ")}`),
     row.background ? chip({ class: "chip warn", title: "mean over the measured images" }, `background: ${whole(row.on_object)} on the object`) : null,

@@ -1,6 +1,6 @@
 // The image, with the region of the prototype that is pointed at, focused or pinned.
 
-import { byId, outlined, percent, ring, svgImage } from "/static/dom.js";
+import { byId, outlined, percent, plain, ring, svgImage } from "/static/dom.js";
 import { nameItems } from "/static/evidence.js";
 
 const size = Number(document.body.dataset.size);
@@ -72,7 +72,7 @@ function described(row, layer) {
   const words = [`Prototype ${row.prototype} of ${row.of.join(", ")}`];
   if (layer === "attention" && row.attention) words.push("bright: where the ringed place took its values");
   if (row.part) words.push(row.part);
-  if (row.here) words.push(`here ${row.here}`);
+  if (row.here) words.push(`here ${plain(row.here)}`);
   if (row.foreground !== null) words.push(`${percent(row.foreground)} of the region on the object here`);
   return words.join(" · ");
 }
