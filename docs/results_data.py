@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -488,6 +489,27 @@ class Peers(Kept):
         return min((row for row in self.content["peers"] if row["unit"]), key=lambda row: row["cabrnet"] / row["dapl"])
 
 
+class Pages(Kept):
+    """What `python -m benchmarks.report --run RUN` wrote."""
+
+    def table(self) -> str:
+        rows = [
+            {**page, "seconds": statistics.median(page["seconds"]), "slowest": max(page["seconds"])}
+            for page in self.content["pages"]
+        ]
+        columns = [
+            Column("kind", "written as"),
+            Column("megabytes", "MB", digits=1),
+            Column("seconds", "s to interactive", digits=2),
+            Column("slowest", "slowest", digits=2),
+        ]
+        return markdown(rows, columns).rstrip()
+
+    @property
+    def turns(self) -> int:
+        return len(self.content["pages"][0]["seconds"])
+
+
 class Notes(Kept):
     """Figures that no command of this version writes, of publications and of earlier versions, with their source."""
 
@@ -538,6 +560,7 @@ KINDS: dict[str, type[Kept]] = {
     "rows": ChanceFile,
     "ratios": Benchmarks,
     "peers": Peers,
+    "pages": Pages,
     "entries": Notes,
 }
 """The key by which a file is known, in this order: all of the first three have rows."""
@@ -554,7 +577,7 @@ def read(name: str, folder: Path = FOLDER) -> Any:
         if key in content:
             return kind(name, content, hashlib.blake2b(text.encode(), digest_size=12).hexdigest())
     raise ResultsError(
-        f"{path}: was written by none of dapl compare, sweep and chance, make bench and make bench-peers"
+        f"{path}: was written by none of dapl compare, sweep and chance, make bench, bench-peers and benchmarks.report"
     )
 
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from benchmarks import __main__ as bench
-from benchmarks import scale
+from benchmarks import own_data, scale
+from benchmarks import report as report_bench
 from benchmarks.peers import __main__ as peers
 from benchmarks.timing import Ratio
 
@@ -79,6 +80,30 @@ def test_rows_beside_a_peer() -> None:
     assert rows["rendering all prototypes"] == (30.0, 60.0)
     assert rows["end to end, the four commands"] == (240.0, 186.0)
     assert rows["lines of YAML"][0] > rows["lines of YAML"][1]
+
+
+def test_the_page_of_a_run_is_measured_as_it_was_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "report"
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "000-photos.jpg").write_bytes(b"photo")
+    (folder / "report.json").write_text(json.dumps({"classes": [1]}))
+    found = report_bench._written(folder)
+    assert found is not None
+    assert (found.data, found.images) == ({"classes": [1]}, {"000-photos.jpg": b"photo"})
+    assert report_bench._written(tmp_path) is None
+    page = report_bench.PageSize("folder", 29.0, (1.0, 1.5, 9.0))
+    assert page.is_within()
+    assert "1.50 s to interactive" in str(page)
+    assert not report_bench.PageSize("folder", 31.0, (1.0,)).is_within()
+
+
+def test_groups_of_classes_have_nothing_in_common_with_the_new_user() -> None:
+    names = [f"{number:03d}.Bird" for number in range(1, 201)]
+    groups = own_data.class_groups(names)
+    every = [name for group in groups for name in group]
+    assert (len(groups), len(every), len(set(every))) == (6, 36, 36)
+    assert not {name[:3] for name in every} & set(own_data.LEFT_OUT)
+    assert groups == own_data.class_groups(names)
 
 
 def test_ratios_can_be_measured_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
