@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from dapl.common.errors import DaplError
 from dapl.models import Parts, create_backbone
 from dapl.models.contract import square_pixels
-from dapl.models.parts import Locator, crop, crop_squares, pooled_under
+from dapl.models.parts import Locator, blurred, crop, crop_squares, pooled_under
 
 HEADS, CLASSES, SIDE = 3, 4, 64
 
@@ -20,10 +20,10 @@ def images() -> Tensor:
     return torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
 
 
-def make(evidence: str = "crop") -> Parts:
+def make(evidence: str = "crop", blur: float = 0.0) -> Parts:
     torch.manual_seed(0)
     backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False)
-    model = Parts(backbone, CLASSES, HEADS, head_dim=5, evidence=evidence, crop_size=32)  # type: ignore[arg-type]
+    model = Parts(backbone, CLASSES, HEADS, head_dim=5, evidence=evidence, crop_size=32, blur=blur)  # type: ignore[arg-type]
     return model.requires_grad_(False).eval()
 
 
@@ -107,6 +107,35 @@ def test_no_pixel_outside_of_the_crop_has_a_say(images: Tensor, seed: int) -> No
         own = model.prototypes.group_of == head
         assert torch.equal(before.scores[:, own], after.scores[:, own])
         assert not torch.equal(before.scores[:, ~own], after.scores[:, ~own])  # these heads saw something else
+
+
+def test_blurring_by_loop() -> None:
+    image = torch.rand(1, 3, 6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    deviation, reach = 0.8, 3
+    expected = torch.zeros_like(image)
+    for y in range(6):
+        for x in range(7):
+            total = 0.0
+            for dy in range(-reach, reach + 1):
+                for dx in range(-reach, reach + 1):
+                    weight = math.exp(-(dx**2 + dy**2) / (2 * deviation**2))
+                    expected[..., y, x] += weight * image[..., min(max(y + dy, 0), 5), min(max(x + dx, 0), 6)]
+                    total += weight
+            expected[..., y, x] /= total
+    assert_close(blurred(image, deviation), expected)
+    pixels = (image * 255).to(torch.uint8)
+    assert_close(blurred(pixels, deviation), blurred(pixels.float() / 255, deviation))
+
+
+def test_heads_locate_in_the_blurred_image_and_look_at_the_sharp_one(images: Tensor) -> None:
+    sharp, blurring = make(), make(blur=1.0)
+    assert sharp.state_dict().keys() == blurring.state_dict().keys()  # no weight is held twice
+    assert sharp.overview is sharp.backbone
+    seen, where, squares = blurring.extractor(images)
+    _, expected, placed = sharp.extractor(blurred(images, 1.0))
+    assert torch.equal(where, expected)
+    assert torch.equal(squares, placed)
+    assert torch.equal(seen, sharp.looker.seen_in(images, squares))
 
 
 def test_where_the_head_looks_is_the_map(images: Tensor) -> None:

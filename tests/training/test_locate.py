@@ -88,13 +88,16 @@ def test_equivariance_by_loop(maps: Tensor) -> None:
     assert losses.equivariance(maps, mirrored).item() == pytest.approx(1 - sum(cosines) / len(cosines), rel=1e-4)
 
 
-def test_features_and_images_give_the_same_terms() -> None:
+@pytest.mark.parametrize("blur", [0.0, 1.0])
+def test_features_and_images_give_the_same_terms(blur: float) -> None:
     torch.manual_seed(0)
     backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False).eval()
-    model = Parts(backbone, classes=3, heads=2, head_dim=4, crop_size=32, head_dropout=0.0).requires_grad_(False)
+    model = Parts(backbone, classes=3, heads=2, head_dim=4, crop_size=32, blur=blur, head_dropout=0.0)
+    model.requires_grad_(False)
+    seen = model.overview
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     labels, masks = torch.tensor([0, 2]), torch.rand(2, 4, 4)
-    cached = Batch(torch.arange(2), labels, features=backbone(images), mirrored=backbone(images.flip(-1)), masks=masks)
+    cached = Batch(torch.arange(2), labels, features=seen(images), mirrored=seen(images.flip(-1)), masks=masks)
     objective = LocateObjective(model, LossConfig())
     from_images, from_features = (
         objective(Batch(torch.arange(2), labels, images=images, masks=masks)),
@@ -166,7 +169,7 @@ def test_the_prototypes_are_training_crops_in_the_end(trained: Callable[[str], P
 
 
 def test_a_run_that_was_cut_short_while_locating_goes_on(configured: Callable[..., Config], tmp_path: Path) -> None:
-    config = configured(TINY_RUN | TINY_SYSTEMS["parts"] | {"model.system": "parts"})
+    config = configured(TINY_RUN | TINY_SYSTEMS["parts"] | {"model.system": "parts", "model.blur": 0.7})
     located, *others = config.schedule
     config = config.model_copy(update={"schedule": [located, DiscriminateStage(), *others]})
     whole = train(config, tmp_path / "whole", quiet=True)

@@ -165,6 +165,13 @@ class PartsModel(SystemSection):
     )
     crop_size: int = Field(96, ge=32, le=2048, description="Side, in pixels, that a crop is brought to.")
     crop_side: float = Field(0.75, gt=0, le=2, description="Side of a crop, as a share of √(area of the object).")
+    blur: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="Heads locate in the image smoothed by a Gaussian of this many pixels, so that noise does not move "
+        "them; crops are of the image itself.",
+    )
     head_dropout: float = Field(
         0.5, ge=0, lt=1, description="Probability that a head has no say in a step, so that every head knows the class."
     )

@@ -114,6 +114,11 @@ class PrototypeModel(nn.Module, ABC):
         """From images to features: all that is cached when none of its parameters learns. Mostly the backbone."""
         return self.backbone
 
+    @property
+    def overview(self) -> nn.Module:
+        """From images to what a system locates by before it looks closer; the backbone where there is no such step."""
+        return self.backbone
+
     @abstractmethod
     def embed(self, features: FeatureTensors) -> Embedding:
         """What the prototypes are compared with; features mostly B×D0×H×W."""

@@ -7,6 +7,7 @@ per image, of what it looks at, and is compared with its prototypes by the cosin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -127,6 +128,41 @@ def crop(images: Tensor, squares: Tensor, size: int) -> Tensor:
     return cut.unflatten(2, (heads, size)).transpose(1, 2).reshape(batch * heads, -1, size, size)
 
 
+def blurred(images: Tensor, deviation: float) -> Tensor:
+    """Images smoothed by a Gaussian of this deviation in pixels; borders are continued. B×3×H×W → the same, float.
+
+    >>> blurred(torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]).expand(1, 3, 2, 5), 0.5)[0, 0].round(decimals=2)
+    tensor([[0.0000, 0.1100, 0.7900, 0.1100, 0.0000],
+            [0.0000, 0.1100, 0.7900, 0.1100, 0.0000]])
+    """
+    if images.dtype == torch.uint8:
+        images = images.float() / 255
+    reach = math.ceil(3 * deviation)
+    offsets = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
+    kernel = torch.exp(-offsets.square() / (2 * deviation**2))
+    kernel = (kernel / kernel.sum()).expand(images.shape[1], 1, 1, -1)
+    padded = F.pad(images, (reach,) * 4, mode="replicate")
+    return F.conv2d(F.conv2d(padded, kernel, groups=len(kernel)), kernel.mT, groups=len(kernel))
+
+
+class Overview(nn.Module):
+    """What the heads locate by: the stages of the backbone, of the image smoothed by a Gaussian of ``blur`` pixels.
+
+    Noise of single pixels moves what is found in the sharp image by half a cell of the grid, and in the smoothed one
+    by a quarter (docs/parts.md).
+    """
+
+    def __init__(self, backbone: Backbone, blur: float) -> None:
+        super().__init__()
+        self.backbone, self.blur = backbone, blur
+
+    def extra_repr(self) -> str:
+        return f"blur={self.blur}"
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return self.backbone(blurred(images, self.blur))
+
+
 class Looker(nn.Module):
     """Images in; what each head sees and where it looks out.
 
@@ -139,17 +175,29 @@ class Looker(nn.Module):
     """
 
     def __init__(
-        self, backbone: Backbone, locator: Locator, evidence: Evidence, crop_size: int, crop_side: float
+        self,
+        backbone: Backbone,
+        locator: Locator,
+        evidence: Evidence,
+        crop_size: int,
+        crop_side: float,
+        blur: float = 0.0,
     ) -> None:
         super().__init__()
         self.backbone, self.locator = backbone, locator
-        self.evidence, self.crop_size, self.crop_side = evidence, crop_size, crop_side
+        self.evidence, self.crop_size, self.crop_side, self.blur = evidence, crop_size, crop_side, blur
 
     def extra_repr(self) -> str:
-        return f"evidence={self.evidence}, crop_size={self.crop_size}, crop_side={self.crop_side}"
+        said = f"evidence={self.evidence}, crop_size={self.crop_size}, crop_side={self.crop_side}"
+        return f"{said}, blur={self.blur}" if self.blur else said
+
+    @property
+    def overview(self) -> nn.Module:
+        """Images in, the stages that the heads locate by out. Made anew, so that no weight is registered twice."""
+        return Overview(self.backbone, self.blur) if self.blur else self.backbone
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        stages = self.backbone(images)
+        stages = self.overview(images)
         owned = self.locator(stages)
         maps = owned[:, : self.locator.heads]
         where = smoothed(maps)
@@ -220,11 +268,12 @@ class Parts(PrototypeModel):
         evidence: Evidence = "crop",
         crop_size: int = 96,
         crop_side: float = 0.75,
+        blur: float = 0.0,
         head_dropout: float = 0.5,
     ) -> None:
         super().__init__()
         self.heads, self.head_dropout = heads, head_dropout
-        self.looker = Looker(backbone, Locator(backbone.stage_channels, heads), evidence, crop_size, crop_side)
+        self.looker = Looker(backbone, Locator(backbone.stage_channels, heads), evidence, crop_size, crop_side, blur)
         channels = backbone.stage_channels[-1]
         self.scout = Scout(classes, heads, channels, head_dim)
         self.layers = HeadLayers(heads, channels, head_dim)
@@ -244,6 +293,10 @@ class Parts(PrototypeModel):
     @property
     def extractor(self) -> nn.Module:
         return self.looker
+
+    @property
+    def overview(self) -> nn.Module:
+        return self.looker.overview
 
     def components(self) -> dict[str, nn.Module]:
         names = ("backbone", "locator", "scout", "layers", "prototypes", "classifier")

@@ -86,9 +86,9 @@ class LocateObjective(nn.Module):
         return model.scout.scale * model.heads * (cosines * stays).sum(2) / stays.sum(2).clamp_min(1)
 
     def stages(self, batch: Batch, mirrored: bool = False) -> tuple[Tensor, ...]:
-        """The features of the backbone, each stage by itself, of the images or of their mirror images."""
+        """What the heads locate by, each stage by itself, of the images or of their mirror images."""
         features: tuple[Tensor, ...] | None = batch.mirrored if mirrored else batch.features
         if features is not None:
             return features
         assert batch.images is not None
-        return self.model.backbone(batch.images.flip(-1) if mirrored else batch.images)
+        return self.model.overview(batch.images.flip(-1) if mirrored else batch.images)

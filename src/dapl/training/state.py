@@ -69,7 +69,7 @@ class RunState:
             self._forget_log()
             if config.start is not None:
                 self._start_from(Run.open(expand_path(config.start.replace("{seed}", str(config.seed)), "start")))
-            self.run_data.share(self.model.backbone)
+            self.run_data.share(self.model.overview)
         first = self._epochs_before(self.position)
         self.logger = None
         if processes.global_rank == 0:  # after a resume, epochs that are done again replace the old ones

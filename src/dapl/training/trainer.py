@@ -237,8 +237,8 @@ class Trainer(RunState):
         if "backbone" in stage.learning_rates:
             return self.run_data.images(split, stage.augment if split == "train" else "none")
         if split == "train":
-            return self.run_data.source(split, self.model, "flip", self.model.backbone, both=True)
-        return self.run_data.source(split, self.model, "none", self.model.backbone)
+            return self.run_data.source(split, self.model, "flip", self.model.overview, both=True)
+        return self.run_data.source(split, self.model, "none", self.model.overview)
 
     def _validate_locating(self, stage: LocateStage, objective: LocateObjective) -> Terms:
         source = self._to_locate(stage, "validation")
