@@ -76,15 +76,23 @@ def _kill_host(name: str) -> None:
             os.kill(int(process), signal.SIGKILL)
 
 
-def _wait_for_epoch(run: Run, stage: int, epoch: int, process: subprocess.Popen) -> None:
-    """Until the run has come so far."""
+def _wait_for(what: Callable[[], bool], process: subprocess.Popen) -> None:
     for _ in range(6000):
-        entries = run.logged() if run.metrics_file.exists() else []
-        if any(entry.get("stage") == stage and entry.get("epoch", -1) >= epoch for entry in entries):
+        if what():
             return
         assert process.poll() is None, "the run has ended before that"
         time.sleep(0.02)
     raise AssertionError("the run does not come so far")
+
+
+def _wait_for_epoch(run: Run, stage: int, epoch: int, process: subprocess.Popen) -> None:
+    """Until the run has come so far."""
+
+    def is_there() -> bool:
+        entries = run.logged() if run.metrics_file.exists() else []
+        return any(entry.get("stage") == stage and entry.get("epoch", -1) >= epoch for entry in entries)
+
+    _wait_for(is_there, process)
 
 
 def _children(process: int) -> list[int]:
@@ -118,47 +126,44 @@ def _start(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
 def test_two_hosts(hosts: list[tuple[str, str]], configured: Callable[..., Config], tmp_path: Path) -> None:
-    """Training, projection, pruning and evaluation give the numbers of one process, also where a process or a host
-    dies on the way."""
+    """Training, projection, pruning and evaluation give the numbers of one process, and where a process and then a
+    host die on the way, the bits of two processes that ran through."""
     config = configured({"schedule": SCHEDULE, "runtime.nodes": 2})
     path = tmp_path / "hosts.yaml"
     path.write_text(dump_config(config))
 
-    whole = Run(tmp_path / "whole")
-    started = _start(hosts, tmp_path, 29517, str(path), "--out", str(whole.folder), restarts=1)
-    _wait_for_epoch(whole, 4, 2, started[0])
-    os.kill(_children(started[1].pid)[-1], signal.SIGKILL)  # one process only: torchrun starts all of them again
-    for process in started:
-        assert process.wait(600) == 0, (tmp_path / "29517-0.txt").read_text()[-3000:]
-    assert "resuming at stage 5" in (tmp_path / "29517-0.txt").read_text()
-    alone = train(configured({"schedule": SCHEDULE}), tmp_path / "alone", quiet=True)
-    for one, two in zip(alone.read_prototypes(), whole.read_prototypes(), strict=True):
-        for name in ("image", "location", "box", "kept", "reason", "grounded"):
-            assert one[name] == two[name], name
-    epochs = [[entry for entry in run.logged() if entry["event"] == "epoch"] for run in (alone, whole)]
-    for one, two in zip(epochs[0][:5], epochs[1][:5], strict=True):  # up to the first epoch of the stage that learns
-        assert two["train"] == pytest.approx(one["train"], rel=1e-4), one["stage"]
-    measured = json.loads(whole.evaluation_file.read_text())["numbers"]
-    again = evaluate(whole.folder, config=whole.config({"runtime.nodes": 1}), chance=False, quiet=True, files=False)
-    for name, number in again.to_json()["numbers"].items():
-        assert measured[name]["value"] == number["value"], f"{name}: one process measures the same model"
-
-    # The second host dies later on: the first one says so and ends, and both go on from there to the same bits.
-    killed = Run(tmp_path / "killed")
-    first, second = _start(hosts, tmp_path, 29518, str(path), "--out", str(killed.folder))
-    _wait_for_epoch(killed, 4, 5, first)
-    _kill_host(hosts[1][0])
+    run = Run(tmp_path / "run")
+    first, second = _start(hosts, tmp_path, 29517, str(path), "--out", str(run.folder), restarts=1)
+    _wait_for_epoch(run, 4, 2, first)
+    os.kill(_children(second.pid)[-1], signal.SIGKILL)  # one process only: torchrun starts all of them again
+    _wait_for(lambda: "resuming at stage 5" in (tmp_path / "29517-0.txt").read_text(), first)
+    _wait_for_epoch(run, 4, 6, first)
+    _kill_host(hosts[1][0])  # the other host says so and ends, for torchrun has no restart left
     assert first.wait(300) != 0
     second.wait(60)
-    said = (tmp_path / "29518-0.txt").read_text()
+    said = (tmp_path / "29517-0.txt").read_text()
     assert "another process of this run has ended or cannot be reached any more" in said, said[-3000:]
     assert "dapl train --resume" in said
-    position = load_checkpoint(killed.last).position
-    assert (4, 5) < position < (4, 24), "it was not in the middle"
-    for process in _start(hosts, tmp_path, 29519, "--resume", str(killed.folder)):
+    position = load_checkpoint(run.last).position
+    assert (4, 6) < position < (4, 24), "it was not in the middle"
+    for process in _start(hosts, tmp_path, 29519, "--resume", str(run.folder)):
         assert process.wait(600) == 0, (tmp_path / "29519-0.txt").read_text()[-3000:]
-    _assert_same_weights(whole, killed)
+
+    whole = train(configured({"schedule": SCHEDULE, "runtime.devices": 2}), tmp_path / "whole", quiet=True)
+    _assert_same_weights(whole, run)
+    alone = train(configured({"schedule": SCHEDULE}), tmp_path / "alone", quiet=True)
+    for one, two in zip(alone.read_prototypes(), run.read_prototypes(), strict=True):
+        for name in ("image", "location", "box", "kept", "reason", "grounded"):
+            assert one[name] == two[name], name
+    epochs = [[entry for entry in each.logged() if entry["event"] == "epoch"] for each in (alone, run)]
+    for one, two in zip(epochs[0][:5], epochs[1][:5], strict=True):  # up to the first epoch of the stage that learns
+        assert two["train"] == pytest.approx(one["train"], rel=1e-4), one["stage"]
+    measured = json.loads(run.evaluation_file.read_text())["numbers"]
+    again = evaluate(run.folder, config=run.config({"runtime.nodes": 1}), chance=False, quiet=True, files=False)
+    for name, number in again.to_json()["numbers"].items():
+        assert measured[name]["value"] == number["value"], f"{name}: one process measures the same model"
 
 
 def test_only_a_lost_peer_is_put_into_that_sentence(
