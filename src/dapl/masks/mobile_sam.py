@@ -15,7 +15,6 @@ import torch
 from timm import create_model
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
-from transformers import SamConfig, SamImageProcessor, SamModel, SamProcessor
 
 from dapl.common.errors import DaplError
 from dapl.common.reading import open_regular
@@ -70,6 +69,8 @@ class MobileSam(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        from transformers import SamConfig, SamModel
+
         self.encoder = TinyVitEncoder()
         # transformers' own encoder is not used, and made as small as it can be.
         small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "global_attn_indexes": [0]}
@@ -88,6 +89,8 @@ def load_mobile_sam(file: Path) -> tuple[MobileSam, Any]:
 
     >>> model, processor = load_mobile_sam(Path("mobile_sam.pt"))  # doctest: +SKIP
     """
+    from transformers import SamImageProcessor, SamProcessor
+
     try:
         with open_regular(file, "give the file mobile_sam.pt") as stream:
             published = torch.load(stream, map_location="cpu", weights_only=True)
