@@ -122,8 +122,15 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests come first, or one worker ends with them while the other has nothing left to do."""
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
+    """Long tests come first, or one worker ends with them while the other has nothing left to do.
+
+    Of two workers one begins with the first test and the other with the middle one; what is left over is shared out.
+    """
+    readme = [item for item in items if item.path.name == "test_readme.py"]
+    slow = [item for item in items if item.get_closest_marker("slow") and item not in readme]
+    others = [item for item in items if item not in readme and item not in slow]
+    middle = max(0, len(items) // 2 - len(readme))
+    items[:] = [*readme, *others[:middle], *slow, *others[middle:]]
 
 
 @pytest.fixture(scope="session")
