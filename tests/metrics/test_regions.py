@@ -160,3 +160,40 @@ def test_many_sets_are_taken_in_turns():
     shared, size = shared_pixels(sets, sets)
     assert torch.equal(shared[0].diagonal(), size[0])
     assert torch.equal(shared[0, 3, 5], (sets[0, 3] & sets[0, 5]).sum().float())
+
+
+@pytest.mark.parametrize("percentile", [5.0, 85.0, 95.0, 99.9])
+@pytest.mark.parametrize("kind", ["plateaus", "mirrored", "any", "flat", "one pixel"])
+def test_regions_and_peaks_are_those_of_sorting(kind: str, percentile: float) -> None:
+    """At the size of an image, where thresholds are bracketed by some of the values, and where no two pixels tie."""
+    cells = maps(kind, 6)
+    if kind == "flat":
+        cells = 5 + 1e-4 * cells
+    if kind == "one pixel":
+        cells = torch.zeros(6, 1, 96, 96).index_fill(-1, torch.tensor([40]), 1.0)
+        cells[..., :50, :] = 0
+    size = None if kind == "one pixel" else 96
+    regions, highest = F.regions_and_peaks(cells, size, percentile)
+    assert torch.equal(highest, F.peaks(cells, size))
+    number = 96 * 96 - math.ceil(percentile / 100 * (96 * 96 - 1))
+    values = cells if size is None else F.upsample(cells - cells.amin((-2, -1), keepdim=True), size)
+    for region, value, cell in zip(regions[:, 0], values[:, 0], cells[:, 0], strict=True):
+        if kind == "flat":
+            assert not region.any()
+            continue
+        assert region.sum() == number
+        inside, outside = value[region], value[~region]
+        assert outside.max() - inside.min() <= 2 * TIE * cell.abs().max()  # nothing outside is higher but by a tie
+
+
+def test_sets_that_are_packed_once_count_as_tensors_do() -> None:
+    regions, parts = random_sets(2, 4, 9, 13, seed=3), random_sets(2, 5, 9, 13, seed=4)
+    mask = random_sets(2, 9, 13, seed=5)
+    sets, others = F.PixelSets(regions), F.PixelSets(parts)
+    assert torch.equal(sets.sizes(), regions.flatten(2).sum(2).float())
+    assert torch.equal(F.overlap(sets, others), F.overlap(regions, parts))
+    assert torch.equal(F.iou(sets), F.iou(regions))
+    for function in (F.region_background_share, F.object_overlap):
+        assert torch.equal(function(sets, mask), function(regions, mask))
+        assert torch.equal(function(sets, mask), function(regions, mask.float()))
+    assert repr(sets) == "PixelSets(2×4×9×13)"

@@ -260,7 +260,7 @@ def _object_overlap(view: BatchView) -> Columns:
     masks = view.truth.masks
     if masks is None:
         return {}
-    return {"object_overlap": F.object_overlap(view.regions, masks.bool(), view.kept).double().nanmean(1)}
+    return {"object_overlap": F.object_overlap(view.region_sets, masks.bool(), view.kept).double().nanmean(1)}
 
 
 def _oirr(view: BatchView) -> Columns:

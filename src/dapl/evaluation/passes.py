@@ -104,13 +104,13 @@ class _SourceView(BatchView):
     def visible(self) -> Tensor | None:
         return None if self._seen is None else self._seen.any(1)
 
-    def _overlap_of(self, regions: Tensor) -> Tensor | None:
+    def _overlap_of(self, regions: F.PixelSets) -> Tensor | None:
         if self.truth.parts is None or self._seen is None:
             return None
-        shares = F.overlap(regions.flatten(0, 1).unsqueeze(1), self.truth.parts[self.place.flatten()])
+        shares = F.overlap(regions.sets.flatten(0, 1).unsqueeze(1), self.truth.parts[self.place.flatten()])
         return shares.view(self._seen.shape) * self._seen
 
-    def _ious_of(self, regions: Tensor) -> Tensor:
+    def _ious_of(self, regions: F.PixelSets) -> Tensor:
         return F.iou(regions, self.batch.indices.to(self.place.device)[self.place])
 
     @cached_property

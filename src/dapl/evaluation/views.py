@@ -58,12 +58,28 @@ class BatchView:
         """bool B×M×S×S, as large as the protocol says; a flat map has none."""
         maps, size = self._map_pixels
         if self.protocol.region == "percentile":
-            regions = F.activation_regions(maps, size, self.protocol.percentile)
+            regions = self._regions_and_peaks[0]
         elif self.protocol.region == "mass":
             regions = F.mass_regions(maps, size, self.protocol.share_of_region)
         else:
             regions = F.object_regions(maps, self._object_areas, size, self.protocol.share_of_region)
-        return regions & ~F.flat_maps(self.maps)[..., None, None]
+        flat = F.flat_maps(self.maps)
+        return regions & ~flat[..., None, None] if bool(flat.any()) else regions
+
+    @cached_property
+    def _regions_and_peaks(self) -> tuple[Tensor, Tensor]:
+        """By percentile: one look at the pixels gives both."""
+        return F.regions_and_peaks(*self._map_pixels, self.protocol.percentile)
+
+    @cached_property
+    def region_sets(self) -> F.PixelSets:
+        """The regions, to be counted."""
+        return F.PixelSets(self.regions)
+
+    @cached_property
+    def part_sets(self) -> F.PixelSets | None:
+        """The masks of the parts, to be counted."""
+        return None if self.truth.parts is None else F.PixelSets(self.truth.parts)
 
     @property
     def _map_pixels(self) -> tuple[Tensor, int | None]:
@@ -86,18 +102,17 @@ class BatchView:
     @cached_property
     def overlap(self) -> Tensor | None:
         """B×M×K: the share of part k that the region of prototype m covers."""
-        return self._overlap_of(self.regions)
+        return self._overlap_of(self.region_sets)
 
     @cached_property
     def part_areas(self) -> Tensor | None:
         """B×K: the share of the image that each part takes up."""
-        parts = self.truth.parts
-        return None if parts is None else parts.flatten(2).sum(2) / (parts.shape[-2] * parts.shape[-1])
+        return None if self.part_sets is None else self.part_sets.sizes() / self.part_sets.sets.shape[-2:].numel()
 
     @cached_property
     def ious(self) -> Tensor:
         """B×M×M, of every two regions."""
-        return self._ious_of(self.regions)
+        return self._ious_of(self.region_sets)
 
     @cached_property
     def islands(self) -> F.Islands:
@@ -111,19 +126,23 @@ class BatchView:
         return number.to(torch.float32).where(self.kept & (number > 0), torch.nan)
 
     @cached_property
+    def _island_sets(self) -> F.PixelSets:
+        return F.PixelSets(self.islands.largest)
+
+    @cached_property
     def island_overlap(self) -> Tensor | None:
         """`overlap` of the largest islands."""
-        return self._overlap_of(self.islands.largest)
+        return self._overlap_of(self._island_sets)
 
     @cached_property
     def island_ious(self) -> Tensor:
         """`ious` of the largest islands."""
-        return self._ious_of(self.islands.largest)
+        return self._ious_of(self._island_sets)
 
-    def _overlap_of(self, regions: Tensor) -> Tensor | None:
-        return None if self.truth.parts is None else F.overlap(regions, self.truth.parts)
+    def _overlap_of(self, regions: F.PixelSets) -> Tensor | None:
+        return None if self.part_sets is None else F.overlap(regions, self.part_sets)
 
-    def _ious_of(self, regions: Tensor) -> Tensor:
+    def _ious_of(self, regions: F.PixelSets) -> Tensor:
         return F.iou(regions)
 
     @cached_property
@@ -137,6 +156,8 @@ class BatchView:
     @cached_property
     def peaks(self) -> Tensor:
         """long B×M×2: the highest pixel of each map."""
+        if self.protocol.region == "percentile" and self._map_pixels[0] is self.maps:
+            return self._regions_and_peaks[1]
         return F.peaks(self.maps, self.size)
 
     @cached_property
@@ -162,7 +183,7 @@ class BatchView:
     def region_share(self) -> Tensor | None:
         """B×M, NaN where there is none: the share of the regions that lies on background."""
         masks = self.truth.masks
-        return None if masks is None else F.region_background_share(self.regions, masks.bool(), self.kept)
+        return None if masks is None else F.region_background_share(self.region_sets, masks.bool(), self.kept)
 
     @cached_property
     def drawn_maps(self) -> tuple[Tensor, int | None]:

@@ -126,7 +126,14 @@ from dapl.metrics.functional.purity import (
     purity,
     top_images,
 )
-from dapl.metrics.functional.regions import activation_regions, flat_maps, iou, upsample
+from dapl.metrics.functional.regions import (
+    PixelSets,
+    activation_regions,
+    flat_maps,
+    iou,
+    regions_and_peaks,
+    upsample,
+)
 from dapl.metrics.functional.sizing import mass_regions, object_regions, sized_regions
 from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes
 

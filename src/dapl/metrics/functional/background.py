@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.metrics.functional.checks import check_boolean, check_maps, check_masks, check_same_shape, has_negative, which
-from dapl.metrics.functional.regions import shared_pixels
+from dapl.metrics.functional.regions import PixelSets, as_sets, shared_pixels
 
 
 def background_bias(maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -54,7 +54,7 @@ def share_beside(maps: Tensor, masks: Tensor, empty: float) -> Tensor:
     return (beside / total.clamp_min(torch.finfo(maps.dtype).tiny)).where(total > 0, empty)
 
 
-def region_background_share(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
+def region_background_share(regions: Tensor | PixelSets, masks: Tensor, kept: Tensor | None = None) -> Tensor:
     r"""The share of a prototype's activation region that lies on background.
 
     .. math:: \frac{\sum_{x \in A_j} (1 - m[x])}{|A_j|}
@@ -63,7 +63,7 @@ def region_background_share(regions: Tensor, masks: Tensor, kept: Tensor | None 
     that pruning looks at (decision 7).
 
     Args:
-        regions: A, bool (…, P, H, W).
+        regions: A, bool (…, P, H, W), or `dapl.metrics.functional.PixelSets` of them.
         masks: m, (…, H, W) in [0, 1] at the size of the regions.
         kept: bool (…, P), the prototypes that count; None means all.
 
@@ -76,15 +76,16 @@ def region_background_share(regions: Tensor, masks: Tensor, kept: Tensor | None 
         >>> region_background_share(regions, torch.tensor([[1, 1, 0]]).bool())
         tensor([0.0000, 0.5000])
     """
-    check_boolean(regions, "regions", "prototypes")
-    soft = check_masks(masks, regions, "regions and masks")
+    regions = as_sets(regions)
+    check_boolean(regions.sets, "regions", "prototypes")
+    soft = check_masks(masks, regions.sets, "regions and masks")
     background = ~masks if masks.dtype == torch.bool else 1 - soft.detach()
-    sums, _ = shared_pixels(regions, torch.stack((background, torch.ones_like(background)), dim=-3))
-    value = sums[..., 0] / sums[..., 1]  # the second sum is the region's area
-    return value.where(which(kept, regions, value.shape, "kept", "prototypes"), torch.nan)
+    beside, _ = shared_pixels(regions, background.unsqueeze(-3))
+    value = beside.squeeze(-1) / regions.sizes()
+    return value.where(which(kept, regions.sets, value.shape, "kept", "prototypes"), torch.nan)
 
 
-def object_overlap(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:
+def object_overlap(regions: Tensor | PixelSets, masks: Tensor, kept: Tensor | None = None) -> Tensor:
     r"""The share of the object that a prototype's region covers.
 
     .. math:: \frac{|A_j \cap M|}{|M|}
@@ -106,11 +107,12 @@ def object_overlap(regions: Tensor, masks: Tensor, kept: Tensor | None = None) -
         >>> object_overlap(regions, torch.tensor([[1, 0, 0]]).bool())
         tensor([1., 0.])
     """
-    check_boolean(regions, "regions", "prototypes")
-    masks = check_masks(masks, regions, "regions and masks")
-    shared, area = shared_pixels(regions, masks.detach().unsqueeze(-3))
+    regions = as_sets(regions)
+    check_boolean(regions.sets, "regions", "prototypes")
+    soft = check_masks(masks, regions.sets, "regions and masks")
+    shared, area = shared_pixels(regions, (masks if masks.dtype == torch.bool else soft.detach()).unsqueeze(-3))
     value = shared.squeeze(-1) / area
-    return value.where(which(kept, regions, value.shape, "kept", "prototypes"), torch.nan)
+    return value.where(which(kept, regions.sets, value.shape, "kept", "prototypes"), torch.nan)
 
 
 background_overlap = region_background_share

@@ -57,6 +57,8 @@ def check_masks(masks: Tensor, maps: Tensor, names: str) -> Tensor:
     """Foreground masks (…, H, W) in [0, 1] beside maps or regions (…, P, H, W); returns them as floats."""
     check_same_grid(maps, masks, names)
     check_same(maps, masks, names, leading=3, trailing=2)
+    if masks.dtype == torch.bool:
+        return masks.to(torch.float32)
     masks = masks if masks.is_floating_point() else masks.to(torch.float32)
     if not bool(((masks >= 0) & (masks <= 1)).all()):
         raise DaplError("masks must lie between 0 (background) and 1 (foreground): divide masks of 0 and 255 by 255.")

@@ -24,7 +24,7 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import flat_maps, on_pixels, pair
+from dapl.metrics.functional.regions import column_and_row, first_of_highest, flat_maps, on_pixels, pair
 
 
 def visible_keypoints(keypoints: Tensor, visible: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -78,14 +78,9 @@ def peaks(maps: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
         tensor([[2, 0]])
     """
     check_maps(maps)
-    found = []
-    for _, chunk, slack in on_pixels(maps, size):
-        pixels = chunk.flatten(1)
-        ties = pixels >= (pixels.amax(1) - slack).unsqueeze(1)
-        found.append(ties.view(torch.uint8).argmax(1))  # the first of them
+    found = [first_of_highest(chunk.flatten(1), slack) for _, chunk, slack in on_pixels(maps, size)]
     width = maps.shape[-1] if size is None else pair(size)[1]
-    places = torch.cat(found)
-    return torch.stack((places % width, places // width), dim=-1).view(*maps.shape[:-2], 2)
+    return column_and_row(torch.cat(found), width).view(*maps.shape[:-2], 2)
 
 
 def corresponding_parts(

@@ -17,10 +17,10 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import shared_pixels
+from dapl.metrics.functional.regions import PixelSets, as_sets, shared_pixels
 
 
-def overlap(regions: Tensor, parts: Tensor) -> Tensor:
+def overlap(regions: Tensor | PixelSets, parts: Tensor | PixelSets) -> Tensor:
     r"""The share of each part that each prototype's region covers, by one matrix product.
 
     .. math:: \text{overlap}(p_j, \text{part}_k) = \frac{|A_j \cap M_k|}{|M_k|}
@@ -28,8 +28,8 @@ def overlap(regions: Tensor, parts: Tensor) -> Tensor:
     0 where a part has no pixel; `visible_parts` takes such a part out of K.
 
     Args:
-        regions: A, bool (…, P, H, W).
-        parts: M, bool (…, K, H, W). Masks may overlap.
+        regions: A, bool (…, P, H, W), or `dapl.metrics.functional.PixelSets` of them.
+        parts: M, bool (…, K, H, W), or `PixelSets`. Masks may overlap.
 
     Returns:
         (…, P, K).
@@ -42,10 +42,11 @@ def overlap(regions: Tensor, parts: Tensor) -> Tensor:
         tensor([[0.6667, 0.0000],
                 [0.6667, 1.0000]])
     """
-    check_boolean(regions, "regions", "prototypes")
-    check_boolean(parts, "parts", "parts")
-    check_same_grid(regions, parts, "regions and parts")
-    check_same(regions, parts, "regions and parts", leading=3, trailing=3)
+    regions, parts = as_sets(regions), as_sets(parts)
+    check_boolean(regions.sets, "regions", "prototypes")
+    check_boolean(parts.sets, "parts", "parts")
+    check_same_grid(regions.sets, parts.sets, "regions and parts")
+    check_same(regions.sets, parts.sets, "regions and parts", leading=3, trailing=3)
     shared, size = shared_pixels(regions, parts)
     return shared / size.clamp(min=1).unsqueeze(-2)
 

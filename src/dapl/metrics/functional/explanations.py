@@ -18,7 +18,7 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import flat_maps, on_pixels, pair
+from dapl.metrics.functional.regions import PixelSets, flat_maps, on_pixels, pair
 
 
 def most_active(maps: Tensor, kept: Tensor | None = None, top: int = 5) -> Tensor:
@@ -147,15 +147,18 @@ def comprehensiveness_counts(
     check_same(maps, masks, "maps and masks", leading=3, trailing=2)
     height, width = maps.shape[-2:] if size is None else pair(size)
     counts = which(kept, maps, maps.shape[:-2], "kept", "prototypes")
-    marked = torch.zeros((counts.numel(), height, width), dtype=torch.bool, device=maps.device)
-    counted = counts.flatten().nonzero().flatten()
+    flat_counts, prototypes = counts.flatten(), counts.shape[-1]
+    counted = flat_counts.nonzero().flatten()
+    union = torch.zeros((len(flat_counts) // prototypes, height, width), dtype=torch.bool, device=maps.device)
     for rows, chunk, slack in on_pixels(maps.flatten(0, -3)[counted], size):
-        low, high = chunk.amin((-2, -1), keepdim=True), chunk.amax((-2, -1), keepdim=True)
-        varies = slack.isfinite()[:, None, None]  # a flat map marks nothing
-        marked[counted[rows]] = (chunk >= low + threshold * (high - low)) & varies
-    union = marked.view(*counts.shape, height, width).any(-3)
+        high, low = chunk.flatten(1).amax(1), chunk.flatten(1).amin(1)
+        bounds = (low + threshold * (high - low)).masked_fill(slack.isinf(), torch.inf)  # a flat map marks nothing
+        for image, pixels, bound in zip((counted[rows] // prototypes).tolist(), chunk, bounds, strict=True):
+            union[image] |= pixels >= bound
+    union = union.view(*counts.shape[:-1], height, width)
     check_same_grid(union, masks, "maps and masks")
-    return torch.stack([pixels.sum((-2, -1)) for pixels in (union & masks, union | masks)], dim=-1).double()
+    both, of_maps, of_masks = (PixelSets(one.unsqueeze(-3)).sizes() for one in (union & masks, union, masks))
+    return torch.cat((both, of_maps + of_masks - both), dim=-1).double()
 
 
 def _share(counts: Tensor) -> Tensor:

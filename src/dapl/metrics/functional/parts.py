@@ -130,10 +130,12 @@ def _squares(place: Tensor, number: int) -> Tensor:
 
 
 def _discs(x: Tensor, y: Tensor, visible: Tensor, radius: Tensor, height: int, width: int) -> Tensor:
-    # dx² ≤ r² − dy²: one comparison of a row with a column, no float ever has the size of the masks.
+    # dx² ≤ r² − dy²: one comparison of a row with a column, and only of the rows that the disc reaches.
     reach = radius.square()[..., None, None] - _squares(y, height)
-    reach = reach.masked_fill(~visible.unsqueeze(-1), -1.0)
-    discs = _squares(x, width).unsqueeze(-2) <= reach.unsqueeze(-1)
+    rows = (reach >= 0).logical_and_(visible.unsqueeze(-1)).flatten().nonzero().flatten()
+    discs = torch.zeros((*x.shape, height, width), dtype=torch.bool, device=x.device)
+    across = _squares(x, width).flatten(0, -2)[rows // height]
+    discs.view(-1, width)[rows] = across <= reach.flatten()[rows].unsqueeze(1)
     return _with_points(discs, x, y, visible)
 
 

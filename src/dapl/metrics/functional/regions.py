@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -77,21 +77,99 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
         >>> activation_regions(torch.ones(1, 7, 7), size=224).any()
         tensor(False)
     """
+    return regions_and_peaks(maps, size, percentile)[0]
+
+
+def regions_and_peaks(
+    maps: Tensor, size: int | tuple[int, int] | None = None, percentile: float = 95.0
+) -> tuple[Tensor, Tensor]:
+    """`activation_regions` and `dapl.metrics.functional.peaks` from one look at the pixels of every map.
+
+    Args:
+        maps: (…, P, h, w), finite.
+        size: of the image; None when the maps have that size already.
+        percentile: strictly between 0 and 100.
+
+    Returns:
+        bool (…, P, H, W) and integers (…, P, 2).
+
+    Example:
+        >>> import torch
+        >>> regions, highest = regions_and_peaks(torch.arange(6.0).view(1, 2, 3), percentile=70)
+        >>> regions.sum().item(), highest.tolist()
+        (2, [[2, 1]])
+    """
     check_maps(maps)
     check_open_interval(percentile, 0, 100, "percentile")
     height, width = maps.shape[-2:] if size is None else pair(size)
     rank = math.ceil(Fraction(str(percentile)) * (height * width - 1) / 100)
     regions = torch.empty((*maps.shape[:-2], height, width), dtype=torch.bool, device=maps.device)
     by_map = regions.flatten(0, -3)
+    highest = torch.empty(len(by_map), dtype=torch.long, device=maps.device)
     for rows, chunk, slack in on_pixels(maps, size):
-        threshold, below = _order_statistics(chunk.flatten(1), rank)
+        if chunk.device.type == "cpu":
+            _cut_high(chunk.flatten(1).numpy(), slack, rank, width, by_map[rows], highest[rows])
+            continue
+        highest[rows] = first_of_highest(chunk.flatten(1), slack)
+        threshold = chunk.flatten(1).kthvalue(rank + 1, dim=-1).values
+        below = chunk.flatten(1).kthvalue(rank, dim=-1).values if rank else torch.full_like(slack, -torch.inf)
         torch.ge(chunk, threshold[:, None, None], out=by_map[rows])
         tied = (threshold - below <= slack).nonzero().flatten()  # a flat map has an infinite slack
         if len(tied):
             numbers = torch.full_like(tied, height * width - rank)
             settled = settle_ties(chunk[tied], threshold[tied], slack[tied], numbers)
             by_map[rows][tied] = settled.to(maps.device)
-    return regions
+    return regions, column_and_row(highest, width).view(*maps.shape[:-2], 2)
+
+
+def first_of_highest(pixels: Tensor, slack: Tensor) -> Tensor:
+    """The first pixel (n) of those that tie with the highest, of maps (n, pixels) with their `tie_width` (n)."""
+    ties = pixels >= (pixels.amax(1) - slack).unsqueeze(1)
+    return ties.view(torch.uint8).argmax(1)
+
+
+def column_and_row(places: Tensor, width: int) -> Tensor:
+    """Numbers of pixels in row-major order (n) → x and y (n, 2)."""
+    return torch.stack((places % width, places // width), dim=-1)
+
+
+def _cut_high(values: np.ndarray, slacks: Tensor, rank: int, width: int, regions: Tensor, highest: Tensor) -> None:
+    """Fill the regions (bool n×H×W) and highest pixels (n) of maps (n×pixels), one after the other, in the cache."""
+    cut, first = regions.flatten(1).numpy(), highest.numpy()
+    for row, (own, slack) in enumerate(zip(values, slacks.numpy(), strict=True)):
+        if slack == np.inf:
+            cut[row], first[row] = False, 0
+            continue
+        first[row] = np.argmax(own >= own.max() - slack)
+        threshold, below = _order_statistics(own, rank)
+        if threshold - below > slack:
+            np.greater_equal(own, threshold, out=cut[row])
+        else:
+            cut[row] = False
+            _settle(cut[row], own, threshold, slack, len(own) - rank, width)
+
+
+def _order_statistics(values: np.ndarray, rank: int) -> tuple[np.floating, np.floating]:
+    """The value of this rank (from 0), and the largest of those that rank below it (−∞ if none does).
+
+    Every so many of the values tell between which two it must lie: a fifth of the time of a selection from all.
+    """
+    count = len(values)
+    if count >= _MANY:
+        some = values[:: count // 509]
+        place, margin = rank * len(some) // count, len(some) // 24
+        low, high = max(0, place - margin), min(len(some) - 1, place + margin)
+        bounds = np.partition(some, (low, high))
+        above = values[values > bounds[low]]
+        left, between = rank - (count - len(above)), above[above <= bounds[high]]
+        if 1 <= left < len(between):
+            return _order_statistics(between, left)
+    parted = np.partition(values, rank)
+    return parted[rank], parted[:rank].max(initial=-np.inf)
+
+
+_MANY = 2048
+"""Of so many values only some are selected from."""
 
 
 def settle_ties(maps: Tensor, thresholds: Tensor, slacks: Tensor, numbers: Tensor) -> Tensor:
@@ -104,16 +182,22 @@ def settle_ties(maps: Tensor, thresholds: Tensor, slacks: Tensor, numbers: Tenso
     regions = np.zeros((len(maps), maps.shape[-2] * width), bool)
     ends = zip(thresholds.tolist(), slacks.tolist(), numbers.tolist(), strict=True)
     for region, values, (threshold, slack, number) in zip(regions, maps.flatten(1).cpu().numpy(), ends, strict=True):
-        if slack == math.inf or number == 0:
-            continue
-        candidates = np.flatnonzero(values >= threshold - slack)  # in row-major order; the peak is one of them
-        values = values[candidates]
-        sure = values > threshold + slack
-        tied, peak = candidates[~sure], candidates[np.argmax(values >= values.max() - slack)]
-        distance = (tied // width - peak // width) ** 2 + (tied % width - peak % width) ** 2
-        region[candidates[sure]] = True
-        region[tied[np.argsort(distance, kind="stable")[: number - np.count_nonzero(sure)]]] = True
+        if slack != math.inf and number > 0:
+            _settle(region, values, threshold, slack, number, width)
     return torch.from_numpy(regions).view(maps.shape)
+
+
+def _settle(
+    region: np.ndarray, values: np.ndarray, threshold: float | np.floating, slack: float, number: int, width: int
+) -> None:
+    """Set the pixels of one region (bool H·W), as many as its number."""
+    candidates = np.flatnonzero(values >= threshold - slack)  # in row-major order; the peak is one of them
+    values = values[candidates]
+    sure = values > threshold + slack
+    tied, peak = candidates[~sure], candidates[np.argmax(values >= values.max() - slack)]
+    distance = (tied // width - peak // width) ** 2 + (tied % width - peak % width) ** 2
+    region[candidates[sure]] = True
+    region[tied[np.argsort(distance, kind="stable")[: number - np.count_nonzero(sure)]]] = True
 
 
 def on_pixels(maps: Tensor, size: int | tuple[int, int] | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -157,7 +241,55 @@ def flat_maps(maps: Tensor) -> Tensor:
     return tie_width(maps).isinf()
 
 
-def iou(regions: Tensor, images: Tensor | None = None) -> Tensor:
+class PixelSets:
+    """Sets of pixels, bool (…, J, H, W), that are counted several times: their bits are packed once.
+
+    `iou`, `dapl.metrics.functional.overlap` and the other functions that count pixels take them in place of a tensor.
+
+    Example:
+        >>> import torch
+        >>> sets = PixelSets(torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3))
+        >>> iou(sets)[0, 1], sets.sizes()
+        (tensor(0.3333), tensor([2., 2.]))
+    """
+
+    def __init__(self, sets: Tensor) -> None:
+        self.sets = sets
+
+    def __repr__(self) -> str:
+        return f"PixelSets({shape_of(self.sets)})"
+
+    @cached_property
+    def bits(self) -> np.ndarray | None:
+        """uint64 (images, J, words), 64 pixels per word; None where they cannot be counted."""
+        if self.sets.dtype != torch.bool or self.sets.device.type != "cpu" or not hasattr(np, "bitwise_count"):
+            return None
+        return _packed(self.rows)
+
+    @property
+    def rows(self) -> Tensor:
+        """(images, J, pixels)."""
+        *images, sets, height, width = self.sets.shape
+        return self.sets.reshape(math.prod(images), sets, height * width)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the counts: beyond so many pixels float32 no longer counts exactly."""
+        return torch.float32 if self.sets.shape[-2] * self.sets.shape[-1] < 2**24 else torch.float64
+
+    def sizes(self) -> Tensor:
+        """Pixels of each set, (…, J)."""
+        if self.bits is None:
+            return self.sets.flatten(-2).sum(-1, dtype=self.dtype)
+        counts = np.bitwise_count(self.bits).sum(-1, dtype=np.int64)
+        return torch.from_numpy(counts).to(self.dtype).view(self.sets.shape[:-2])
+
+
+def as_sets(sets: Tensor | PixelSets) -> PixelSets:
+    return sets if isinstance(sets, PixelSets) else PixelSets(sets)
+
+
+def iou(regions: Tensor | PixelSets, images: Tensor | None = None) -> Tensor:
     r"""Intersection over union of every two regions, from one product of the regions with themselves.
 
     .. math:: \text{IoU}(A_i, A_j) = \frac{|A_i \cap A_j|}{|A_i| + |A_j| - |A_i \cap A_j|}
@@ -165,7 +297,7 @@ def iou(regions: Tensor, images: Tensor | None = None) -> Tensor:
     and 0 if both are empty: prototypes without a region share no pixel.
 
     Args:
-        regions: bool (…, P, H, W).
+        regions: bool (…, P, H, W), or `PixelSets` of them.
         images: integer (…, P), the image each region lies on, where they differ (scope ``projection``). Regions are
             sets of pixels of an image: on two images they share none, and their IoU is 0.
 
@@ -182,106 +314,73 @@ def iou(regions: Tensor, images: Tensor | None = None) -> Tensor:
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    check_boolean(regions, "regions", "prototypes")
+    regions = as_sets(regions)
+    check_boolean(regions.sets, "regions", "prototypes")
     shared, area = shared_pixels(regions, regions)
     union = area.unsqueeze(-1) + area.unsqueeze(-2) - shared
     values = shared / union.clamp(min=1)
     if images is None:
         return values
-    if images.shape != regions.shape[:-2]:
-        raise DaplError(f"images must be one image per region, but {shape_of(images)} do not fit {shape_of(regions)}.")
+    if images.shape != regions.sets.shape[:-2]:
+        raise DaplError(
+            f"images must be one image per region, but {shape_of(images)} do not fit {shape_of(regions.sets)}."
+        )
     return values * (images.unsqueeze(-1) == images.unsqueeze(-2))
 
 
-def shared_pixels(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def shared_pixels(a: Tensor | PixelSets, b: Tensor | PixelSets) -> tuple[Tensor, Tensor]:
     """Products of a, (…, I, H, W), with b, (…, J, H, W): |A_i ∩ B_j| (…, I, J) and |B_j| (…, J) if both are sets.
 
     b may also hold real numbers, which are then summed over A_i.
     """
-    pixels = a.shape[-2] * a.shape[-1]
-    dtype = torch.float32 if pixels < 2**24 else torch.float64  # beyond, float32 no longer counts exactly
-    images, sets = a.shape[:-3], a.shape[-3]
-    rows_a, rows_b = a.reshape(images.numel(), sets, pixels), b.reshape(images.numel(), b.shape[-3], pixels)
-    if a.dtype == b.dtype == torch.bool and a.device.type == "cpu" and hasattr(np, "bitwise_count"):
-        shared, size = _shared_bits(rows_a, rows_a if b is a else rows_b)
-        return shared.to(dtype).view(*images, sets, b.shape[-3]), size.to(dtype).view(*images, b.shape[-3])
-    products = torch.empty((len(rows_a), sets + 1, b.shape[-3]), dtype=dtype, device=a.device)
-    with torch.autocast(a.device.type, enabled=False):  # bfloat16 counts to 256
-        for rows in _chunks(len(rows_a), pixels * (sets + b.shape[-3]), a.device):
+    same = a is b
+    a = as_sets(a)
+    b = a if same else as_sets(b)
+    images, sets, others = a.sets.shape[:-3], a.sets.shape[-3], b.sets.shape[-3]
+    if a.bits is not None and b.bits is not None:
+        shared = torch.from_numpy(_shared_bits(a.bits, b.bits))
+        return shared.to(a.dtype).view(*images, sets, others), b.sizes()
+    rows_a, rows_b, dtype = a.rows, b.rows, a.dtype
+    pixels, device = rows_a.shape[-1], rows_a.device
+    products = torch.empty((len(rows_a), sets + 1, others), dtype=dtype, device=device)
+    with torch.autocast(device.type, enabled=False):  # bfloat16 counts to 256
+        for rows in _chunks(len(rows_a), pixels * (sets + others), device):
             chunk = rows_a[rows]
-            left = torch.empty((len(chunk), sets + 1, pixels), dtype=dtype, device=a.device)
+            left = torch.empty((len(chunk), sets + 1, pixels), dtype=dtype, device=device)
             left[:, :-1], left[:, -1] = chunk, 1.0  # the last is the whole image, which gives the sizes
-            right = left[:, :-1] if b is a else rows_b[rows].to(dtype)
+            right = left[:, :-1] if same else rows_b[rows].to(dtype)
             torch.matmul(left, right.mT, out=products[rows])
-    products = products.view(*images, sets + 1, b.shape[-3])
+    products = products.view(*images, sets + 1, others)
     return products[..., :-1, :], products[..., -1, :]
 
 
-def _shared_bits(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """As `shared_pixels` for sets (n, I, pixels) and (n, J, pixels), 64 pixels per word: a fifth of a product's time.
+def _shared_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Bits that sets (n, I, words) and (n, J, words) share, (n, I, J): a tenth of the time of a product of floats.
 
     And no threads: waiting for each other costs them more than the work where others use the machine too.
     """
-    bits_a = _packed(a)
-    bits_b = bits_a if b is a else _packed(b)
     shared = np.empty((len(a), a.shape[1], b.shape[1]), np.int64)
-    step = max(1, 2**18 // max(1, bits_b[0].size)) if len(b) else 1
-    for image in range(len(a)):
-        for start in range(0, a.shape[1], step):
-            both = bits_a[image, start : start + step, None] & bits_b[image, None]
+    for image, (own, other) in enumerate(zip(a, b, strict=True)):
+        step = max(1, 2**18 // max(1, other.size))
+        for start in range(0, len(own), step):
+            both = own[start : start + step, None] & other
             shared[image, start : start + step] = np.bitwise_count(both).sum(-1, dtype=np.uint32)
-    size = np.bitwise_count(bits_b).sum(-1, dtype=np.int64)
-    return torch.from_numpy(shared), torch.from_numpy(size)
+    return shared
 
 
 def _packed(sets: Tensor) -> np.ndarray:
     """bool (…, pixels) → uint64 (…, ⌈pixels/64⌉); the last word is filled up with 0."""
     pixels = sets.shape[-1]
+    if pixels % 64 == 0:
+        return np.packbits(sets.numpy(), axis=-1).view(np.uint64)
     filled = np.zeros((*sets.shape[:-1], -(-pixels // 64) * 8), np.uint8)
     filled[..., : -(-pixels // 8)] = np.packbits(sets.numpy(), axis=-1)
     return filled.view(np.uint64)
 
 
-def _order_statistics(values: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The value of this rank (from 0) in every row, and the largest of those that rank below it (−∞ if none does).
-
-    By selection: sorting would cost ten times as much.
-    """
-    if values.device.type == "cpu":  # numpy's selection is vectorised, torch's is not: four times as fast
-        if rank >= _HIGH * values.shape[-1] and values.shape[-1] >= _MANY:
-            return _high_statistics(values.numpy(), rank)
-        parted = np.partition(values.numpy(), rank, axis=-1)
-        below = parted[:, :rank].max(-1, initial=-np.inf)
-        return torch.from_numpy(parted[:, rank].copy()), torch.from_numpy(below)
-    found = values.kthvalue(rank + 1, dim=-1).values
-    if rank == 0:
-        return found, torch.full_like(found, -torch.inf)
-    return found, values.kthvalue(rank, dim=-1).values
-
-
-_HIGH, _MANY = 0.85, 4096
-"""From this share of the values on, and of this many of them, only the highest ones are selected from."""
-
-
-def _high_statistics(values: np.ndarray, rank: int) -> tuple[Tensor, Tensor]:
-    """As `_order_statistics` for a high rank: some of the values tell which ones cannot be it, a fifth of the time."""
-    count = values.shape[-1]
-    found = np.empty((2, len(values)), values.dtype)
-    for row, own in enumerate(values):
-        some = own[:: max(1, count // 509)]
-        bound = np.partition(some, place := max(0, rank * len(some) // count - len(some) // 24))[place]
-        high = own[own > bound]
-        left = rank - (count - len(high))  # the rank among them, if it is there with one below it
-        if left < 1:
-            high, left = own, rank
-        parted = np.partition(high, left)
-        found[:, row] = parted[left], parted[:left].max(initial=-np.inf)
-    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
-
-
 def _chunks(rows: int, elements_per_row: int, device: torch.device) -> Iterator[slice]:
     """Slices of rows small enough that what is made from one stays in the cache, and memory does not grow with rows."""
-    budget = 2**21 if device.type == "cpu" else 2**27
+    budget = 2**20 if device.type == "cpu" else 2**27
     step = max(1, budget // elements_per_row)
     return (slice(start, start + step) for start in range(0, rows, step))
 
