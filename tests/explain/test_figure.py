@@ -65,6 +65,18 @@ def test_reasons_that_look_at_the_same_spot_share_a_name(trained: Callable[[str]
     assert group_notes(rows, 3) == []
 
 
+def test_data_without_parts_says_how_much_lies_on_the_object(trained: Callable[[str], Path]) -> None:
+    model = load(trained("parts"))
+    found = (model.explain(noise(seed)).classes[0].rows for seed in range(20))
+    rows = next(rows for rows in found if all(row.similarity > 0 for row in rows))
+    bare = [replace(row, parts=(), part=None, here=None, on_object=0.625) for row in rows]
+    assert {label.text for label in labels_of(bare, 3, 64)} == {"62 % on the object"}
+    unknown = [replace(row, on_object=None) for row in bare]
+    assert {label.text for label in labels_of(unknown, 3, 64)} == {""}
+    named = [replace(bare[0], parts=(("left_wing", 0.9),)), replace(bare[1], here="left_eye"), bare[2]]
+    assert {label.text for label in labels_of(named, 3, 64)} == {"left wing 90 %", "here left eye", "no clear part"}
+
+
 def test_a_cut_is_the_box_alone() -> None:
     image = torch.arange(3 * 8 * 8, dtype=torch.uint8).view(3, 8, 8)
     assert torch.equal(Patch(image, (2, 1, 5, 7), whole=True).cut().image, image[:, 1:7, 2:5])

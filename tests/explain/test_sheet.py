@@ -59,7 +59,8 @@ def test_words_below_are_those_of_every_page(evaluated: Callable[[str], Path]) -
     for index, tile in render_sources(loaded, run_data, loaded.records, 40).items():
         said, words = known.described(index), [text for text, _ in tile.lines]
         assert (said.name in words) == (said.name is not None)
-        assert any(text.startswith("background") for text in words) == said.background
+        assert words[0].endswith(" · background") == said.background
+        assert fitting_text(words[-1], ImageFont.load_default(10), 112) == words[-1], "what decides is never cut off"
 
 
 def test_tiles_lie_side_by_side() -> None:

@@ -15,6 +15,7 @@ from dapl import load
 from dapl.batches.run_data import RunData
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
+from dapl.data.listing import Listing
 from dapl.evaluation import EvaluationProtocol, evaluate
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.backbone import Backbone
@@ -225,7 +226,19 @@ def test_the_overview_and_the_strip_of_heads(reported: Reported) -> None:
     for one in data["strip"]:
         assert {data["prototypes"][number]["head"] for number in one["entries"]} == {one["head"]}
         assert len(one["entries"]) == CLASSES
+        assert one["text"] == (one["name"] or "no clear part")
     assert reported("protopnet")[1].data["strip"] == [], "without heads there is nothing to follow over classes"
+
+
+def test_masks_that_were_made_are_said_to_be(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dapl.report import collect as module
+
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "made.jsonl").write_text('{"name": "a.png", "method": "features"}\n' * 2)
+    assert collect(run, quiet=True).data["masks"] is None, "drawn birds have masks of their own"
+    monkeypatch.setattr(module, "list_files", lambda data: Listing("birds", [], [], {}, masks=tmp_path / "masks"))
+    said = collect(run, quiet=True).data["masks"]
+    assert said.startswith("The masks of 2 images were made by features, not drawn by a person")
 
 
 def test_other_protocols_stand_below_the_full_numbers(run: Path) -> None:

@@ -144,8 +144,12 @@ def test_data_without_parts_and_masks(plain_run: Path, tmp_path: Path) -> None:
     assert all("background" not in entry["flags"] for entry in report.data["prototypes"])
     html = write_folder(report, tmp_path / "report").read_text(encoding="utf-8")
     assert "the data has no parts annotated" in html
+    assert {one["text"] for one in report.data["strip"]} == {""}, "neither parts nor masks say anything"
+    assert report.data["masks"] is None
     assert "<b onclick" not in html
     assert str(plain_run.parent) not in html, "data.root is a path of the machine"
+    note = "The masks of 2 images were made by features"
+    assert note in render({**report.data, "masks": note}, Linked())
 
 
 def test_images_that_are_gone_are_said(run: Path) -> None:

@@ -131,7 +131,11 @@ def _draw_label(canvas: _Canvas, label: Label, left: int, top: int, scale: float
     at = top + label.y * scale
     points = [(x, y), (left if label.left else left + _OVERVIEW, at), (edge, at)]
     canvas.draw.line([(a * SCALE, b * SCALE) for a, b in points], fill=_QUIET, width=SCALE)
-    canvas.bar(edge - 5 if label.left else edge, at - 13, 5, label.colour, 26)
+    bar = edge - 6 if label.left else edge
+    canvas.bar(bar, at - 13, 6, "#303030", 26)  # around the colour, so that white shows too
+    canvas.bar(bar + 0.5, at - 12.5, 5, label.colour, 25)
+    if label.dashed:
+        canvas.bar(bar + 0.5, at - 4, 5, "white", 8)
     title = f"{label.title} · background" if label.background else label.title
     for number, (text, ink) in enumerate(((title, _WARN if label.background else _INK), (label.text, _QUIET))):
         if label.left:

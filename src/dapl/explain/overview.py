@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dapl.explain.evidence import Reason
-from dapl.metrics.naming import groups_of, part_text, plain_name
+from dapl.metrics.naming import groups_of, part_text, plain_name, share_text
 from dapl.runs.outlines import lines_of
 
 _GAP = 0.1
@@ -21,8 +21,10 @@ class Label:
     title: str
     """Its head, or heads; prototypes where a system has no heads."""
     text: str
-    """What it is called."""
+    """What it is called; where the data names no parts, how much of it lies on the object, where that is known."""
     colour: str
+    dashed: bool
+    """Whether its lines are dashed, because all colours are taken."""
     background: bool
     point: tuple[float, float]
     """(x, y) on the outline, where the line to the name ends."""
@@ -43,13 +45,14 @@ def labels_of(rows: Sequence[Reason], heads: int, size: int) -> list[Label]:
     groups = [*together, *([j] for j in shown if j not in grouped)]
     ends = {tuple(group): _ends(shown[group[0]].outline or "") for group in groups}
     order = sorted(ends, key=lambda group: sum(ends[group][side][0] for side in (0, 1)))
+    named = any(row.parts or row.here for row in rows)
     labels = []
     for left, members in ((True, order[: (len(order) + 1) // 2]), (False, order[(len(order) + 1) // 2 :])):
         points = {group: ends[group][0 if left else 1] for group in members}
         members = sorted(members, key=lambda group: points[group][1])
         heights = spread([points[group][1] for group in members], _GAP * size, size)
         for group, y in zip(members, heights, strict=True):
-            labels.append(_label([shown[j] for j in group], heads, points[group], left, y))
+            labels.append(_label([shown[j] for j in group], heads, points[group], left, y, named))
     return labels
 
 
@@ -81,11 +84,14 @@ def spread(wanted: Sequence[float], gap: float, size: float) -> list[float]:
     return heights
 
 
-def _label(rows: Sequence[Reason], heads: int, point: tuple[float, float], left: bool, y: float) -> Label:
+def _label(rows: Sequence[Reason], heads: int, point: tuple[float, float], left: bool, y: float, named: bool) -> Label:
     prototypes = tuple(row.prototype for row in rows)
-    text = _text(rows) or (f"here {plain_name(rows[0].here)}" if rows[0].here else "no clear part")
-    background = all(row.background for row in rows)
-    return Label(prototypes, _title(rows, heads), text, rows[0].colour, background, point, left, round(y, 1))
+    first, background = rows[0], all(row.background for row in rows)
+    text = _text(rows) or (f"here {plain_name(first.here)}" if first.here else "no clear part" if named else "")
+    if not named and first.on_object is not None:
+        text = f"{share_text(first.on_object)} on the object"
+    title = _title(rows, heads)
+    return Label(prototypes, title, text, first.colour, first.dashed, background, point, left, round(y, 1))
 
 
 def _title(rows: Sequence[Reason], heads: int) -> str:

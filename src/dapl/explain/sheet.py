@@ -107,8 +107,9 @@ def _lines(record: PrototypeRecord, known: ModelRecords, heads: bool, share: flo
     if not record.kept:
         return [*lines, ("removed", _QUIET)]
     if said.background:
-        return [*lines, (f"background: {share_text(said.on_object or 0)} on the object", _WARN)]
-    return lines if share is None else [*lines, (f"{share_text(share)} on the object here", _QUIET)]
+        lines[0] = (f"{lines[0][0]} · background", _WARN)
+        return [*lines, (f"{share_text(said.on_object or 0)} on the object", _WARN)]
+    return lines if share is None else [*lines, (f"{share_text(share)} on the object", _QUIET)]
 
 
 def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, slot: int, tile: int) -> Image.Image:

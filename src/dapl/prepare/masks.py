@@ -19,6 +19,7 @@ from dapl.config import DataSection
 from dapl.data.build import list_files
 from dapl.data.images import read_image
 from dapl.data.listing import ImageRecord, ImageSize
+from dapl.masks.made import LOG
 from dapl.masks.polygons import Box
 from dapl.masks.prompt import Prompt, Refiner
 from dapl.masks.refine import METHODS, create_refiner
@@ -28,8 +29,6 @@ MAKERS = (*METHODS[:2], "features", *METHODS[2:])
 """How masks are made: `METHODS`, and by what stands out in the features of all images together."""
 AROUND_POINTS = 0.25
 """GrabCut looks for the object in the box of its keypoints, wider by this share of it on each side."""
-LOG = "made.jsonl"
-"""In the folder of masks: a line for each mask that was made, how and from what."""
 
 
 @dataclass

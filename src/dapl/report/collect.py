@@ -15,7 +15,7 @@ from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import check_writable
 from dapl.common.progress import Reporter
 from dapl.config import Config
-from dapl.data.build import hand_over
+from dapl.data.build import hand_over, list_files
 from dapl.data.sample import Splits
 from dapl.data.transforms import fit
 from dapl.evaluation import evaluate
@@ -28,7 +28,8 @@ from dapl.explain.draw import head_colour, is_dashed, jpeg
 from dapl.explain.evidence import ModelRecords, explain
 from dapl.explain.overview import labels_of
 from dapl.explain.parts import facts_of
-from dapl.metrics.naming import clear_parts, is_background, part_text
+from dapl.masks.made import made_note
+from dapl.metrics.naming import clear_parts, is_background, part_text, share_text
 from dapl.metrics.registry import HEADLINES
 from dapl.models.contract import PrototypeModel
 from dapl.processes.launch import make_processes
@@ -181,8 +182,17 @@ class _Collecting:
             "counts": {"prototypes": len(records), "kept": kept},
             "warnings": [warning_text(evaluation["warnings"])] if evaluation.get("warnings") else [],
             "notes": [f"The training images of {len(lost)} prototypes are not at hand."] if lost else [],
+            "masks": self._masks_note() if entries else None,
         }
         return Report(data, images)
+
+    def _masks_note(self) -> str | None:
+        """Said where the shares on the object rest on masks that no person has drawn."""
+        try:
+            listing = list_files(self.loaded.config.data)
+        except DaplError:  # some of the data is gone, which other lines say
+            return None
+        return None if listing is None or listing.masks is None else made_note(listing.masks)
 
     def _walls(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, bytes]]:
         """Rows, classes and sheets."""
@@ -250,13 +260,17 @@ class _Collecting:
             named = {name: float(shares[k, head]) for k, name in enumerate(parts) if shares[k, head] > 0}
             common = {name: float(shared[k, head]) for k, name in enumerate(parts) if shares[k, head] > 0}
             on_object = [entries[n]["on_object"] for n in every if entries[n]["on_object"] is not None]
+            mean = sum(on_object) / len(on_object) if on_object else None
+            called = part_text(clear_parts(named, common))
+            instead = "no clear part" if len(parts) else "" if mean is None else f"{share_text(mean)} on the object"
             strip.append(
                 {
                     "head": head,
                     "colour": head_colour(head),
                     "dashed": is_dashed(head),
-                    "name": part_text(clear_parts(named, common)),
-                    "background": bool(on_object) and is_background(sum(on_object) / len(on_object)),
+                    "name": called,
+                    "text": called or instead,
+                    "background": mean is not None and is_background(mean),
                     "entries": own,
                 }
             )

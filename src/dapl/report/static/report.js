@@ -111,11 +111,16 @@
     return frame;
   }
 
+  /** A small square in the colour of a head, striped where its lines are dashed. */
+  function keyOf(one) {
+    const made = element("i", { className: one.dashed ? "key dashed" : "key" });
+    made.style.backgroundColor = one.colour;
+    return made;
+  }
+
   function chips(entry) {
     const made = [];
-    const key = element("i", { className: "key" });
-    key.style.background = entry.colour;
-    if (entry.head !== null) made.push(element("span", { className: "chip" }, key, `head ${entry.head}`));
+    if (entry.head !== null) made.push(element("span", { className: "chip" }, keyOf(entry), `head ${entry.head}`));
     if (entry.part) made.push(element("span", { className: "chip", title: `Parts that it is on, with the share of the ${tests} images in which it is` }, together(entry.part)));
     for (const flag of entry.flags) {
       const text = flag === "shared" ? `shared by ${entry.classes.length} classes` : flag === SAME ? `same spot as ${entry.same_spot.join(", ")}` : flag;
@@ -267,7 +272,7 @@
     const facts = element("dl", { className: "facts" },
       fact(entry.classes.length > 1 ? "classes" : "class", entry.classes.map((index) => classes[index].name).join(", ")),
       entry.reason ? fact("removed", entry.reason) : "",
-      fact("name", entry.part ? together(entry.part) : "none: no part is clear"),
+      fact("name", entry.part ? together(entry.part) : data.named ? "none: no part is clear" : "none: the data names no parts"),
       entry.parts.length ? fact(`parts on ${tests} images`, entry.parts.map(([name, share]) => `${plain(name)} ${percent(share)}`).join(", ")) : "",
       fact("on the object", test === null ? `training patch ${percent(patch)}` : `${percent(test)}, mean over the ${tests} images of its class`),
       test !== null && patch !== null ? fact("the same elsewhere", `${percent(patch)} of its training patch${validation === null ? "" : `, ${percent(validation)} on validation images`}`) : "",
@@ -313,9 +318,7 @@
   function strip() {
     const place = document.getElementById("strip");
     for (const one of data.strip) {
-      const key = element("i", { className: "key" });
-      key.style.background = one.colour;
-      const name = element("p", {}, key, element("b", {}, `head ${one.head}`), element("span", { className: "name" }, one.name ? together(one.name) : "no clear part"),
+      const name = element("p", {}, keyOf(one), element("b", {}, `head ${one.head}`), element("span", { className: "name" }, together(one.text)),
         one.background ? element("span", { className: "chip warn" }, "background") : "");
       const row = element("div", { className: "head" }, name);
       for (const number of one.entries) {

@@ -34,7 +34,7 @@ export function number(value) {
 
 export function percent(share) {
   const shown = (100 * share).toFixed(1);
-  return `${share > 0 && shown === "0.0" ? "< 0.1" : shown} %`;
+  return `${share > 0 && shown === "0.0" ? "< 0.1" : share < 1 && shown === "100.0" ? "> 99.9" : shown} %`;
 }
 
 /** A number as text with its exact value beside it. */
@@ -56,10 +56,10 @@ export function outlined(path, colour, dashed) {
     svg("path", { d: path, class: dashed ? "edge dashed" : "edge", stroke: colour }));
 }
 
-/** A small square in the colour of a head. */
-export function key(colour) {
-  const made = html("i", { class: "key" });
-  made.style.background = colour;
+/** A small square in the colour of a head, striped where its lines are dashed. */
+export function key({ colour, dashed }) {
+  const made = html("i", { class: dashed ? "key dashed" : "key" });
+  made.style.backgroundColor = colour;
   return made;
 }
 

@@ -15,7 +15,7 @@ export function nameList(evidence, properties = {}) {
 }
 
 export function nameItems(evidence) {
-  return evidence.labels.map((one) => html("li", { dataset: { prototype: one.prototypes[0] } }, key(one.colour), html("b", {}, one.title), ` ${one.text.replaceAll(" %", "\u00a0%")}`,
+  return evidence.labels.map((one) => html("li", { dataset: { prototype: one.prototypes[0] } }, key(one), html("b", {}, one.title), ` ${one.text.replaceAll(" %", "\u00a0%")}`,
     one.background ? html("span", { class: "chip warn" }, "background") : null));
 }
 
@@ -179,7 +179,7 @@ function chips(row, mark, { heads }) {
   const chip = (properties, ...content) => html("span", { class: "chip", ...properties }, ...content);
   const whole = (share) => `${Math.floor(100 * share + 1e-9)} %`;
   return html("div", { class: "chips" },
-    chip({}, key(row.colour), heads > 1 ? `head ${row.head} · ` : "", `prototype ${row.prototype}`),
+    chip({}, key(row), heads > 1 ? `head ${row.head} · ` : "", `prototype ${row.prototype}`),
     row.part ? chip({ title: "the parts that it is on, with the share of the measured images in which it is" }, row.part) : null,
     row.outline ? null : chip({ title: "its similarity is the same at every place" }, "nothing here stands out"),
     row.here ? chip({ title: "the part that most of its region lies on in this image" }, `here ${plain(row.here)}`) : null,
