@@ -275,6 +275,8 @@ def test_flags_that_lack_something(write: Callable, refused: Callable) -> None:
     path = write()
     assert "--seed needs a value" in refused("train", path, "--seed")
     assert "--model.heads needs a value" in refused("train", path, "--model.heads", "--seed", "1")
+    assert "--quiet: is no field of a config" in refused("train", path, "--quiet"), "no value would help"
+    assert "dapl demo takes no --quiet" in refused("demo", "--quiet")
     assert "--model.heads: '[1,' is not a YAML value" in refused("train", path, "--model.heads", "[1,")
     assert "unexpected argument 'again'" in refused("train", path, "again")
     assert "is no item of the list; it has 1" in refused("train", path, "--schedule.4.epochs", "2")

@@ -136,7 +136,7 @@ def joined(words: Sequence[str], flags: Collection[str]) -> list[str]:
 
 def overrides_of(rest: Sequence[str], known: argparse.Namespace) -> dict[str, Any]:
     """``--model.head_dim 8 --seed=1`` → {"model.head_dim": 8, "seed": 1}; values are YAML."""
-    from dapl.common.yaml_text import parse_yaml
+    from dapl.common.reading import parse_yaml
 
     overrides: dict[str, Any] = {}
     words = list(rest)
@@ -147,12 +147,19 @@ def overrides_of(rest: Sequence[str], known: argparse.Namespace) -> dict[str, An
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not words or words[0].startswith("--"):
+                _refuse_foreign({_SHORT.get(name, name): "VALUE"}, known)
                 raise DaplError(f"--{name} needs a value.")
             value = words.pop(0)
         try:
             overrides[_SHORT.get(name, name)] = parse_yaml(value, f"--{name}")
         except DaplError as error:
             raise DaplError(f"--{name}: '{value[:60]}' is not a YAML value.") from error
+    _refuse_foreign(overrides, known)
+    return overrides
+
+
+def _refuse_foreign(overrides: dict[str, Any], known: argparse.Namespace) -> None:
+    """Refuse flags that are neither the command's own nor fields that it understands."""
     if overrides and known.fields is None:
         name = known.command
         raise DaplError(f"dapl {name} takes no --{next(iter(overrides))}; `dapl {name} --help` lists what it takes.")
@@ -160,7 +167,6 @@ def overrides_of(rest: Sequence[str], known: argparse.Namespace) -> dict[str, An
         only(overrides, known.fields, f"dapl {known.command}")
     elif overrides:
         _refuse_bare(overrides)
-    return overrides
 
 
 def _refuse_bare(overrides: dict[str, Any]) -> None:
