@@ -74,12 +74,12 @@ def test_the_commands_on_toy_birds(folder: Path) -> None:
 
 
 @pytest.fixture
-def half_of_cub(cub_root: Path, tmp_path: Path) -> Path:
-    """Every second photograph of the real CUB, in the published layout: half the time, and enough to learn from."""
+def third_of_cub(cub_root: Path, tmp_path: Path) -> Path:
+    """Every third photograph of the real CUB, in the published layout: enough to learn from, in a third of the time."""
     for table in [*cub_root.glob("*.txt"), *cub_root.glob("parts/*.txt")]:
         lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
         if table.name not in ("classes.txt", "parts.txt"):
-            lines = [line for line in lines if int(line.split()[0]) % 2]
+            lines = [line for line in lines if int(line.split()[0]) % 3 == 1]
         copy = tmp_path / table.relative_to(cub_root)
         copy.parent.mkdir(exist_ok=True)
         copy.write_text("".join(lines), encoding="utf-8")
@@ -89,14 +89,15 @@ def half_of_cub(cub_root: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_commands_on_cub(folder: Path, half_of_cub: Path) -> None:
+def test_the_commands_on_cub(folder: Path, third_of_cub: Path) -> None:
     """The only test that trains on real photographs to the end.
 
-    With half of them the command reaches 86.4 %, with a 95 % interval that begins at 82.7.
+    With a third of them the command reaches 81.5 %, with a 95 % interval that begins at 75.7.
     """
     (command,) = [command for command in COMMANDS if "cub" in command]
-    shown = forked(folder, partial(main, command.split()[1:]), DAPL_CUB=str(half_of_cub))
-    assert float(re.search(r"^accuracy +([\d.]+)%", shown, flags=re.MULTILINE).group(1)) >= 82
+    shown = forked(folder, partial(main, command.split()[1:]), DAPL_CUB=str(third_of_cub))
+    print(shown)
+    assert float(re.search(r"^accuracy +([\d.]+)%", shown, flags=re.MULTILINE).group(1)) >= 75
 
 
 @pytest.mark.slow

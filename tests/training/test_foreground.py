@@ -19,7 +19,7 @@ from dapl.training.trainer import train
 
 def config_of(weight: float, cache: Path) -> Config:
     rates = dict.fromkeys(("addon", "attention", "prototypes"), 0.01)
-    warm_up = {"stage": "warm_up", "epochs": 70, "batch_size": 16, "decay": "cosine", "learning_rates": rates}
+    warm_up = {"stage": "warm_up", "epochs": 45, "batch_size": 16, "decay": "cosine", "learning_rates": rates}
     fields = {
         "data": {"name": "toybirds", "classes": 4, "images_per_class": 12, "image_size": 96, "background_cue": 1.0},
         "data.test_images_per_class": 8,
