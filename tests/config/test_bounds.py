@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dapl.common.errors import DaplError
-from dapl.common.yaml_text import parse_yaml
+from dapl.common.reading import parse_yaml
 from dapl.config import load_config
 
 BILLION = 10**9

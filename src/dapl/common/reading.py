@@ -1,5 +1,6 @@
 """The one door by which files are opened for reading: regular files only, of a sane size where they are read whole;
-then JSON, then a schema. Whatever is wrong is a sentence that names the file and, where there is one, the field.
+then JSON or YAML, then a schema. Whatever is wrong is a sentence that names the file and, where there is one, the
+field.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from dapl.common.errors import BrokenError, MissingError
+from dapl.common.errors import BrokenError, DaplError, MissingError
 
 T = TypeVar("T")
 
@@ -21,6 +23,10 @@ LARGEST = 1 << 28
 """Bytes of a text file; larger ones are not ours, and would fill the memory."""
 LARGEST_DATA = 1 << 33
 """Bytes of a file of the user's that is read whole: annotations of millions of images have some gigabytes."""
+LARGEST_CONFIG = 1 << 20
+"""Characters of a config; larger text is none, and would take minutes to read."""
+_MOST_NODES = 100_000
+"""Values of a config with its aliases written out. Nine lines of nine aliases each would be 400 million."""
 
 
 def open_regular(path: Path, advice: str) -> BinaryIO:
@@ -96,6 +102,56 @@ def parse_json(text: str, where: object, advice: str) -> Any:
 
 def read_json(path: Path, advice: str, largest: int = LARGEST) -> Any:
     return parse_json(read_text(path, advice, largest), path, advice)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value that a text says; where it says none, a sentence that begins with ``where``.
+
+    Text that nests too deeply, or whose aliases stand for millions of values, is refused and not expanded.
+
+    >>> parse_yaml("{classes: 3, fit: &fit crop, again: *fit}", "config")
+    {'classes': 3, 'fit': 'crop', 'again': 'crop'}
+    >>> parse_yaml("[1, 2", "config")
+    Traceback (most recent call last):
+    dapl.common.errors.DaplError: config: line 1 is not YAML (expected ',' or ']', but got '<stream end>').
+    """
+    if len(text) > LARGEST_CONFIG:
+        raise DaplError(f"{where}: is not a config: it has {len(text):,} characters, and none has {LARGEST_CONFIG:,}.")
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            count = _count(node, {})
+            if count > _MOST_NODES:
+                raise DaplError(f"{where}: its aliases stand for more than {_MOST_NODES:,} values; write fewer.")
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        raise DaplError(f"{where}:{line} is not YAML ({getattr(error, 'problem', None) or error}).") from error
+    except RecursionError as error:
+        raise DaplError(f"{where}: is nested too deeply for a config; write it flat.") from error
+    except DaplError:
+        raise
+    except Exception as error:  # PyYAML's constructors raise nearly anything: `!!int x`, a month 13, `!!bool maybe`
+        raise DaplError(f"{where}: has a value that is none of its type ({error}).") from error
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """Nodes below and including this one, an alias counted as what it stands for; a node within itself is endless."""
+    if id(node) not in known:
+        known[id(node)] = _MOST_NODES + 1  # while it is looked at
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_count(child, known) for child in children)
+    return known[id(node)]
 
 
 def checked(value: Any, schema: type[T] | TypeAdapter[T], where: object, advice: str) -> T:

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from dapl.common.errors import DaplError, nearest
 from dapl.common.plugins import DATASET_GROUP, SYSTEM_GROUP, plugins
-from dapl.common.reading import read_text
-from dapl.common.yaml_text import parse_yaml
+from dapl.common.reading import parse_yaml, read_text
 from dapl.config.config import Config
 from dapl.config.data import DataConfig
 from dapl.config.model import ModelConfig

@@ -29,7 +29,7 @@ from dapl.metrics.functional import assign
 from dapl.metrics.naming import SAME_FROM
 from dapl.models.contract import PrototypeModel
 from dapl.runs.loading import LoadedRun
-from dapl.runs.looks import PrototypeLook, looks_to_json
+from dapl.runs.schemas import PrototypeLook, looks_to_json
 
 _VERSION = 3  # raise when the same key would give other sums
 

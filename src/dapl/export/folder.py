@@ -31,9 +31,9 @@ from dapl.common.reading import checked, read_as, read_json
 from dapl.config import ModelConfig
 from dapl.explain.draw import encoded, to_pil
 from dapl.explain.patches import Patch, PatchSource
-from dapl.runs.looks import PrototypeLook
 from dapl.runs.outlines import moved
 from dapl.runs.records import PrototypeRecord
+from dapl.runs.schemas import PrototypeLook
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD, METRICS = "config.json", "model.safetensors", "README.md", "metrics.json"

@@ -47,9 +47,16 @@ from dapl.common.locks import LOCK, locked
 from dapl.common.reading import checked, read_as, read_json, read_text, refuse_links_out
 from dapl.config import CacheConfig, Config, dump_config, load_config
 from dapl.config.reading import read_yaml
-from dapl.runs.looks import PrototypeLook, looks_from_json
 from dapl.runs.provenance import machine, versions
-from dapl.runs.schemas import DataFile, EnvironmentFile, EvaluationFile, LogLine, PrototypesFile
+from dapl.runs.schemas import (
+    DataFile,
+    EnvironmentFile,
+    EvaluationFile,
+    LogLine,
+    PrototypeLook,
+    PrototypesFile,
+    looks_from_json,
+)
 
 _LINE = TypeAdapter(LogLine)
 _WRITING_LOCK = ".writing.lock"
