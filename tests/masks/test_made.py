@@ -17,4 +17,5 @@ def test_nothing_is_said_where_nothing_is_known(tmp_path: Path, content: str | N
 def test_the_methods_are_named_the_most_frequent_first(tmp_path: Path) -> None:
     lines = ['{"method": "grabcut"}'] + ['{"method": "features"}'] * 1200
     (tmp_path / LOG).write_text("\n".join(lines) + "\n")
-    assert str(made_note(tmp_path)).startswith("The masks of 1,201 images were made by features and grabcut, not drawn")
+    said = str(made_note(tmp_path))
+    assert said.startswith("The masks of 1,201 images were made by a program (features and grabcut), not drawn")

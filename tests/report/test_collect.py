@@ -238,7 +238,7 @@ def test_masks_that_were_made_are_said_to_be(run: Path, tmp_path: Path, monkeypa
     assert collect(run, quiet=True).data["masks"] is None, "drawn birds have masks of their own"
     monkeypatch.setattr(module, "list_files", lambda data: Listing("birds", [], [], {}, masks=tmp_path / "masks"))
     said = collect(run, quiet=True).data["masks"]
-    assert said.startswith("The masks of 2 images were made by features, not drawn by a person")
+    assert said.startswith("The masks of 2 images were made by a program (features), not drawn by a person")
 
 
 def test_other_protocols_stand_below_the_full_numbers(run: Path) -> None:

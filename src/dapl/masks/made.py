@@ -25,6 +25,6 @@ def made_note(folder: Path) -> str | None:
         return None
     by = " and ".join(name for name, _ in methods.most_common())
     return (
-        f"The masks of {sum(methods.values()):,} images were made by {by}, not drawn by a person: how much lies on the "
-        "object is known only as well as these masks are right (`dapl prepare check` shows them)."
+        f"The masks of {sum(methods.values()):,} images were made by a program ({by}), not drawn by a person: how much "
+        "lies on the object is known only as well as these masks are right. To look at them: dapl prepare check."
     )

@@ -60,7 +60,7 @@ def prepare_own_data(
         if report.doubts and sheets is not None:
             reporter.line(f"  the worst are in {sheets / 'masks.png'}")
     choice = choose(data, report, made_by)
-    reporter.line(choice.title)
+    reporter.line(textwrap.fill(choice.title, 80, subsequent_indent="  "))
     for name, why in choice.reasons.items():
         text = textwrap.wrap(" ".join(why.split()), 70, initial_indent=f"{name:<9} ", subsequent_indent=" " * 10)
         reporter.line("\n".join(text))
@@ -92,7 +92,7 @@ def _make_masks(data: DataSection, masks: str, model: str | None, reporter: Repo
         return None
     reporter.line(f"{len(bare)} of {len(bare) + have} images have no mask: made by {method} into {folder}")
     if masks == "auto" and method == "features":
-        reporter.line("  rembg makes better ones: pip install 'dapl[rembg]', then --masks rembg (docs/own-data.md)")
+        reporter.line("  rembg makes better ones: pip install 'dapl[rembg]' (docs/own-data.md)")
     try:
         done = make_masks(data, method, model, quiet=reporter.quiet)
     except WriteError:
