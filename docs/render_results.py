@@ -24,9 +24,10 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # where results_data is, wherever this was started from
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # where the two are, wherever this was started from
 
-from results_data import FOLDER, Comparison, Figure, ResultsError, SweepFile, enumerated, read
+from results_data import FOLDER, Comparison, SweepFile, read
+from results_figures import Figure, ResultsError, enumerated
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

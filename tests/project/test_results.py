@@ -29,7 +29,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
-data, pages = script("results_data"), script("render_results")
+figures, data, pages = script("results_figures"), script("results_data"), script("render_results")
 
 
 def test_pages_are_up_to_date(capsys: pytest.CaptureFixture) -> None:
@@ -37,7 +37,7 @@ def test_pages_are_up_to_date(capsys: pytest.CaptureFixture) -> None:
     assert pages.main(["--check"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", [data, pages], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [figures, data, pages], ids=lambda module: module.__name__)
 def test_examples(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -135,7 +135,7 @@ def test_what_a_template_shows(text: str, shown: str, folder: Path) -> None:
     ],
 )
 def test_what_is_refused(text: str, message: str, folder: Path) -> None:
-    with pytest.raises(data.ResultsError) as error:
+    with pytest.raises(figures.ResultsError) as error:
         rendered(folder, text)
     assert message in str(error.value)
 
@@ -195,13 +195,13 @@ def test_rows_that_were_not_measured_again_are_those_of_the_history(folder: Path
     text = "{% set h = results('history') %}{{ h.table('small', h.absent('small', small)) }}"
     assert rendered(folder, text) == "| system | Coverage |\n| --- | --- |\n| gone | 0.4 |"
     assert rendered(folder, "{{ results('history').cell('small', 'ours', 'Coverage') }}") == "0.9"
-    with pytest.raises(data.ResultsError, match="small has no cell 'Diversity' of 'ours'"):
+    with pytest.raises(figures.ResultsError, match="small has no cell 'Diversity' of 'ours'"):
         rendered(folder, "{{ results('history').cell('small', 'ours', 'Diversity') }}")
 
 
 def test_student_has_its_quantiles() -> None:
     stats = pytest.importorskip("scipy.stats")
-    for freedom, quantile in data.STUDENT.items():
+    for freedom, quantile in figures.STUDENT.items():
         assert quantile == pytest.approx(stats.t.ppf(0.975, freedom), abs=5e-4)  # as a table prints it
 
 
