@@ -81,7 +81,7 @@ def exact_chance(row: int) -> tuple[Tensor, Tensor]:
     nothing = torch.full((1,), 1e-6, dtype=torch.float64)
 
     def labels(left: Tensor) -> Tensor:
-        """Of the image with these parts only (bool S×K): S."""
+        """The score of the image with these parts only: bool S×K → S."""
         logits = left.double() @ evidence.T
         return torch.cat([logits, nothing.expand(len(left), 1)], dim=1).argmax(1)
 
@@ -141,7 +141,7 @@ class Reshuffled(Protocols):
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Tensor]:
-    """Of each score what chance gets over all images: T values, or one."""
+    """What chance gets of each score over all images: T values, or one."""
     at_thresholds, whole = zip(*(exact_chance(row) for row in ROWS), strict=True)
     found = dict(zip(AT_THRESHOLDS, torch.stack(at_thresholds).mean(0), strict=True))
     return found | dict(zip(WHOLE, torch.stack(whole).nanmean(0), strict=True))
@@ -149,7 +149,7 @@ def expected() -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def shuffled() -> dict[str, Tensor]:
-    """Of each score SHUFFLES × images × T values, or one: what the code makes of explanations dealt out anew."""
+    """What the code makes of explanations dealt out anew: of each score SHUFFLES × images × T values, or one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dapl.evaluation.interventions.protocols.BirdImage", cache(BirdImage))  # each is drawn once
         rounds = [Reshuffled(BIRDS, Oracle(BIRDS), seed=seed) for seed in range(SHUFFLES)]

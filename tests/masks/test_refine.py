@@ -110,7 +110,7 @@ def test_sam_hears_box_points_and_mask(image: np.ndarray, tiny_sam: Path) -> Non
 
 @pytest.mark.parametrize("best", range(3))
 def test_sam_takes_the_proposal_it_trusts_most(image: np.ndarray, tiny_sam: Path, best: int) -> None:
-    """Of a point: the decoder is made to propose the left, the middle and the right third of the image."""
+    """For a point the decoder is made to propose the left, the middle and the right third of the image."""
     sam = create_refiner("sam", str(tiny_sam))
 
     def thirds(module, inputs, output):

@@ -82,7 +82,7 @@ def test_squares_by_loop() -> None:
 
 def test_a_crop_is_the_square_enlarged(images: Tensor) -> None:
     cut = crop(images, torch.tensor([[[0.5, 0.5, 0.5]], [[0.25, 0.75, 0.5]]]), size=32)
-    # Of half the side, at its own resolution, the samples lie on the pixels' centres.
+    # A square of half the side, at its own resolution, is sampled at the pixels' centres.
     assert_close(cut[0], images[0, :, 16:48, 16:48], rtol=0, atol=1e-5)
     assert_close(cut[1], images[1, :, 32:, :32], rtol=0, atol=1e-5)
 

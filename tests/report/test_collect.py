@@ -182,7 +182,7 @@ def test_flags_say_what_they_say(reported: Reported) -> None:
 
 @pytest.mark.parametrize("system", sorted(set(SYSTEMS) - {"blackbox"}))
 def test_explain_report_and_sheet_agree_on_every_name_and_flag(reported: Reported, system: str) -> None:
-    """Of each prototype the same is said, by whichever way it is looked at."""
+    """The same is said of each prototype, by whichever way it is looked at."""
     folder, report = reported(system)
     classifier = load(folder)
     image = torch.zeros(3, 64, 64, dtype=torch.uint8)

@@ -38,7 +38,7 @@ def planted(channels: int, side: int, seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_planted_object_is_found(seed: int) -> None:
-    """Of both stages together, in images that the components were not taken from."""
+    """With both stages together, in images that the components were not taken from."""
     fine, coarse = planted(8 + seed, 12, seed)[0], planted(16 + seed, 6, seed)[0]
     foreground = feature_foreground([(fine[:6], coarse[:6]), (fine[6:], coarse[6:])])
     (fine, where), (coarse, _) = planted(8 + seed, 12, seed + 10), planted(16 + seed, 6, seed + 10)

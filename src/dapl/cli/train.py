@@ -123,7 +123,7 @@ def _own_data(arguments: argparse.Namespace, overrides: dict[str, Any]) -> Choic
 
 
 def _an_image(config: Config) -> str:
-    """Of the test split, as `dapl explain` takes it."""
+    """An image of the test split, as `dapl explain` takes it."""
     from dapl.data.build import build_splits
 
     names = build_splits(config.data).test.names

@@ -25,7 +25,7 @@ from dapl.common.names import printable
 from dapl.common.reading import read_text
 
 _LEFTOVER = re.compile(r"^\.(?P<name>.+?)\.(?P<process>[0-9a-f]+-\d+-\d+|\d+)(?:\.(?P<which>new|old))?\.tmp$")
-"""Of a file, or of a folder; older versions named the process by its number alone."""
+"""The temporary name of a file or folder; older versions named the process by its number alone."""
 _OTHER_HOST_SECONDS = 86_400
 """Whether a process of another machine lives cannot be seen; what it has not touched for a day is left over."""
 _TRIES = 10

@@ -56,7 +56,7 @@ def _machine() -> str:
 
 
 def _fields(number: int) -> list[str]:
-    """Of /proc/<number>/stat after the name of the program; empty on systems without it."""
+    """What /proc/<number>/stat says after the name of the program; empty on systems without it."""
     try:
         return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

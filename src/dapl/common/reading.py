@@ -79,7 +79,7 @@ def read_text(path: Path, advice: str, largest: int = LARGEST) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Of the content of a file: two files with the same digest hold the same bytes.
+    """A digest of the content of a file: two files with the same digest hold the same bytes.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "weights"

@@ -29,16 +29,16 @@ LARGEST_SEED = 2**63 - 1
 """What generators of random numbers take."""
 MOST_CLASSES = 100_000
 MOST_PROTOTYPES = 1024
-"""Per class."""
+"""Prototypes per class, at most."""
 MOST_WIDTH = 16_384
 """Channels of an embedding: its attention has matrices of the square of that."""
 MOST_EPOCHS = 1_000_000
 MOST_ROWS = 1_000_000
-"""In one batch."""
+"""Rows of one batch, at most."""
 LARGEST_WEIGHT = 1e9
-"""Of a term of the loss; float32, in which all is computed, ends at 3e38."""
+"""The largest weight of a term of the loss; float32, in which all is computed, ends at 3e38."""
 LARGEST_RATE = 1e30
-"""Of learning. Steps that long ruin a model, which training says; beyond, single precision cannot hold them."""
+"""The largest learning rate. Steps that long ruin a model, which training says; single precision ends soon after."""
 
 
 def or_plugin(group: str, tag: str) -> WrapValidator:

@@ -193,7 +193,7 @@ def _area(annotation: Json) -> float:
 
 
 def _are_numbers(value: Any, count: int) -> bool:
-    """Of a size that can be of an image: NaN, infinity and 10⁹ pixels are not."""
+    """Whether it is a list of numbers as an image can have them: NaN, infinity and 10⁹ pixels are none."""
     numbers = isinstance(value, list) and len(value) == count
     return numbers and all(type(n) in (int, float) and abs(n) <= _LARGEST for n in value)  # false for nan as well
 

@@ -202,7 +202,7 @@ def cached_sums(
 
 
 def _key(checkpoint: Path, run_data: RunData, split: Split, protocol: EvaluationProtocol) -> str:
-    """Of all that decides the sums: what the protocol says, or stands for where it leaves the choice to the data."""
+    """A key of all that decides the sums; a choice that the protocol leaves to the data stands in it as it was made."""
     dataset, data = run_data.dataset(split), run_data.config.data
     exact = AnnotationReader(base_rows(dataset)[0], data.image_size, data.fit).exact if len(dataset.parts) else False
     mode = part_mode(protocol, exact, dataset.has_masks) if len(dataset.parts) else None

@@ -257,7 +257,7 @@ def shown_columns(rows: Sequence[Row], metrics: Sequence[str] | str | None = Non
 
 
 def narrow_columns(columns: Sequence[Column], metrics: Sequence[str] | str | None = None) -> list[Column]:
-    """Those of a table that fit a terminal of 80 columns: the headlines, and what was asked for by name.
+    """The columns of a table that fit a terminal of 80 characters: the headlines, and what was asked for by name.
 
     >>> [column.name for column in narrow_columns([Column("name"), Column("accuracy"), Column("recall")])]
     ['name', 'accuracy']

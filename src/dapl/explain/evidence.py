@@ -47,7 +47,7 @@ class ModelRecords:
     """Where each prototype looks, as it was measured; empty where it was not."""
 
     def record(self, j: int) -> PrototypeRecord | None:
-        """Of prototype j; None where it is not known."""
+        """The record of prototype j; None where it is not known."""
         return self.records[j] if self.records else None
 
     def described(self, j: int) -> Described:

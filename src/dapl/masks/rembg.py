@@ -19,7 +19,7 @@ MODEL_VARIABLE = "DAPL_REMBG_MODEL"
 DEFAULT_MODEL = "u2net"
 """Apache-2.0, 176 MB. The default of rembg itself is larger and not free for commercial use."""
 FOREGROUND = 128
-"""Of 255: a pixel belongs to the object from this value on."""
+"""A pixel belongs to the object from this value on, of 255."""
 
 
 def find_model(model: str | None = None) -> str | None:

@@ -73,7 +73,7 @@ def _check_memory(config: ModelConfig, classes: int) -> None:
 
 
 _COPIES = 4
-"""Of a weight: itself, its gradient and Adam's two moments."""
+"""A weight is in memory four times: itself, its gradient and Adam's two moments."""
 
 
 def _builder(model: Callable[..., PrototypeModel]) -> Builder:

@@ -74,7 +74,7 @@ class CheckReport:
 
     @property
     def doubtful_share(self) -> float:
-        """Of all masks, how many are to be looked at."""
+        """The share of the masks that should be looked at."""
         return len(self.doubts) / self.masks if self.masks else 0.0
 
 

@@ -19,12 +19,12 @@ from dapl.models.backbone import Backbone, create_backbone
 from dapl.training.feature_foreground import FeatureForeground, feature_foreground
 
 STAGES = (-2, "head")
-"""Those that `dapl train FOLDER` takes for heads that are parts: places, and what stands before pooling."""
+"""The stages that `dapl train FOLDER` takes for heads that are parts: places, and what stands before pooling."""
 SIDE = 224
 SAMPLE = 300
 """Images that the components are taken from."""
 WITHOUT_COLOURS = 0.1
-"""Of the image, where colours tell the object from nothing: about what a bird has of a photograph."""
+"""Share of the image that is taken where colours tell nothing: about what a bird has of a photograph."""
 _AT_ONCE = 16
 
 

@@ -32,7 +32,7 @@ class Linked:
     images: str = "images/"
     static: str = ""
     base: str = ""
-    """Of the addresses of a server that shows several runs."""
+    """What the addresses begin with, on a server that shows several runs."""
     embedded: Mapping[str, bytes] = field(default_factory=dict)
 
     def policy(self) -> str:

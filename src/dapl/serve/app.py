@@ -107,7 +107,7 @@ def _empty_app(**options: Any) -> FastAPI:
 
 
 def _health() -> Health:
-    """That the server is there, for whoever watches over it; needs no token."""
+    """Says that the server is there, to whoever watches over it; needs no token."""
     return Health(status="ok")
 
 

@@ -46,7 +46,7 @@ class Connection(H11Protocol):
     """One connection, with a deadline for everything that the other side has to do."""
 
     most: int | None = None
-    """Of connections; None: `most_connections`."""
+    """Connections at once, at most; None: `most_connections`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -108,7 +108,7 @@ class AskedImage:
     photo: bytes
     """JPEG, as the model sees it."""
     prefix: str = ""
-    """Of the addresses of its run."""
+    """What the addresses of its run begin with."""
     overlays: dict[str, bytes] = field(default_factory=dict)
     """PNG by ``heat-<prototype>`` or ``attention-<prototype>``."""
 

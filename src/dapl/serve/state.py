@@ -69,7 +69,7 @@ class State:
     worker: ModelThread
     report: LiveReport
     prefix: str = ""
-    """Of all addresses of the run, where several are served."""
+    """What all addresses of the run begin with, where several runs are served."""
 
 
 def _state(request: Request) -> State:

@@ -116,7 +116,7 @@ LARGEST_ENTROPY = 1e4
 
 
 def burst(where: str, cross_entropy: float, classes: int) -> DaplError | None:
-    """Of a loss that has exploded without being infinite; None for one that can still be learned from.
+    """The error for a loss that has exploded without being infinite; None where it can still be learned from.
 
     >>> burst("joint, epoch 1", 2.5, 10) is None
     True

@@ -289,7 +289,7 @@ does not have; restore it from a copy, or train anew.
 
 
 def judge_images(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of each image whether the label is right, and its cross-entropy: B×2 of B×C logits."""
+    """Whether the label of each image is right, and its cross-entropy: logits B×C → B×2."""
     return torch.stack([(logits.argmax(1) == labels).float(), F.cross_entropy(logits, labels, reduction="none")], dim=1)
 
 

@@ -169,7 +169,7 @@ def _order_statistics(values: np.ndarray, rank: int) -> tuple[np.floating, np.fl
 
 
 _MANY = 2048
-"""Of so many values only some are selected from."""
+"""From so many values on, some of them tell first between which two the order statistic lies."""
 
 
 def settle_ties(maps: Tensor, thresholds: Tensor, slacks: Tensor, numbers: Tensor) -> Tensor:
@@ -274,7 +274,7 @@ class PixelSets:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the counts: beyond so many pixels float32 no longer counts exactly."""
+        """The type of the counts: beyond so many pixels float32 no longer counts exactly."""
         return torch.float32 if self.sets.shape[-2] * self.sets.shape[-1] < 2**24 else torch.float64
 
     def sizes(self) -> Tensor:
