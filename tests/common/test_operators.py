@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+FORKING = """
+import json, os, sys, traceback
+import torch
+for line in sys.stdin:
+    code, said, complained = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        for number, path in ((1, said), (2, complained)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        try:
+            exec(code, {"__name__": "__main__"})
+            sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
-def run(code: str) -> str:
-    """What a new process prints: in this one torchvision is imported already."""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """What a process prints that has imported torch and no more; in this one torchvision is imported already.
+
+    All of them are copies of one, so that torch need not be imported anew for each.
+    """
+    folder = tmp_path_factory.mktemp("operators")
+    said, complained = folder / "said.txt", folder / "complained.txt"
+    command = [sys.executable, "-c", FORKING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def printed(code: str) -> str:
+            for file in (said, complained):
+                file.unlink(missing_ok=True)
+            print(json.dumps([code, str(said), str(complained)]), file=process.stdin, flush=True)
+            assert process.stdout.readline() == "0\n", complained.read_text()
+            return said.read_text().strip()
+
+        yield printed
+        process.stdin.close()
 
 
-def test_torchvision_can_be_imported_after_it() -> None:
+def test_torchvision_can_be_imported_after_it(run: Callable[[str], str]) -> None:
     code = """
 import dapl.common.operators as repair
 again = repair.ensure_operators(), repair.ensure_operators()
@@ -28,7 +66,7 @@ print(again, tuple(image.shape), hasattr(torch.ops.torchvision, "nms"), repair.e
     assert run(code) == "(False, False) (3, 4, 4) True False"
 
 
-def test_only_what_is_missing_is_declared() -> None:
+def test_only_what_is_missing_is_declared(run: Callable[[str], str]) -> None:
     code = """
 import torch
 library = torch.library.Library("torchvision", "FRAGMENT")
@@ -40,7 +78,7 @@ print(hasattr(torch.ops.torchvision, "qnms"))
     assert run(code) == "True"
 
 
-def test_the_compiler_is_loaded_when_it_is_wanted_and_not_before() -> None:
+def test_the_compiler_is_loaded_when_it_is_wanted_and_not_before(run: Callable[[str], str]) -> None:
     code = """
 import sys
 from dapl.common.operators import timm
@@ -65,7 +103,7 @@ def test_what_timm_takes_of_wandb_is_the_real_thing() -> None:
     assert timm.utils.summary.wandb.init is wandb.init
 
 
-def test_a_torch_that_keeps_the_compiler_elsewhere_loads_it_at_once() -> None:
+def test_a_torch_that_keeps_the_compiler_elsewhere_loads_it_at_once(run: Callable[[str], str]) -> None:
     code = """
 import torch._compile
 del torch._compile._disable_dynamo
@@ -77,7 +115,7 @@ print(timm.__name__, tuple(v2.functional.resize(torch.zeros(3, 8, 8), [4, 4]).sh
 
 
 @pytest.mark.parametrize("taken", ["torch._dynamo", "torch._dynamo.utils"])
-def test_what_else_is_taken_of_the_compiler_is_the_real_thing(taken: str) -> None:
+def test_what_else_is_taken_of_the_compiler_is_the_real_thing(run: Callable[[str], str], taken: str) -> None:
     """Other versions of torchvision and timm may import other functions of it."""
     code = f"""
 import sys
@@ -119,7 +157,7 @@ for operator in ("nms", "qnms"):
 """
 
 
-def test_what_is_declared_is_decided_by_what_torchvision_registers(tmp_path: Path) -> None:
+def test_what_is_declared_is_decided_by_what_torchvision_registers(run: Callable[[str], str], tmp_path: Path) -> None:
     for number, files in enumerate(_LAYOUTS.values()):
         package = tmp_path / str(number) / "torchvision"
         for name, text in (
