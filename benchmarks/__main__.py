@@ -9,14 +9,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import evaluation, explanations, report, startup, training
+from benchmarks import evaluation, explanations, layouts, report, startup, training
 from benchmarks.timing import show
 from dapl.common.files import write_json
 from dapl.runs.provenance import provenance
 
 KEPT = Path("build/benchmarks.json")
 MODULES = {"training": training, "evaluation": evaluation, "explanations": explanations}
-MODULES |= {"report": report, "startup": startup}
+MODULES |= {"report": report, "startup": startup, "layouts": layouts}
 
 
 def main(names: list[str]) -> None:

@@ -67,6 +67,9 @@ print(again, tuple(image.shape), hasattr(torch.ops.torchvision, "nms"), repair.e
 
 
 def test_only_what_is_missing_is_declared(run: Callable[[str], str]) -> None:
+    complete = "import torchvision.extension as own; raise SystemExit(not own._has_ops())"
+    if subprocess.run([sys.executable, "-c", complete], capture_output=True, timeout=120, check=False).returncode == 0:
+        pytest.skip("this torchvision registers all of its operators, and a second declaration would end the process")
     code = """
 import torch
 library = torch.library.Library("torchvision", "FRAGMENT")
