@@ -68,6 +68,8 @@ def put(source: Path, file: str, block: str) -> None:
     path = source / "dapl" / file
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     is_definition = block.startswith(("def ", "class ", "@"))
+    if block.startswith("Metric("):  # an entry of a tuple; with its comma the formatter would make a tuple of it
+        block = block.rstrip("\n") + ",\n"
     if file in BEHIND and not is_definition:
         at = text.index(BEHIND[file]) + len(BEHIND[file])
     else:
