@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
+
+from dapl.common.errors import DaplError
+from dapl.common.reading import parse_json, read_text
 
 LOG = "made.jsonl"
 """In the folder of masks: a line for each mask that was made, how and from what."""
@@ -16,10 +18,11 @@ def made_note(folder: Path) -> str | None:
     >>> made_note(Path("masks-of-a-person")) is None
     True
     """
+    file, advice = folder / LOG, "Make the masks again."
     try:
-        lines = (folder / LOG).read_text(encoding="utf-8").splitlines()
-        methods = Counter(str(json.loads(line)["method"]) for line in lines)
-    except (OSError, ValueError, KeyError, TypeError):
+        lines = read_text(file, advice).splitlines() if file.exists() else []
+        methods = Counter(str(parse_json(line, file, advice)["method"]) for line in lines)
+    except (OSError, DaplError, KeyError, TypeError):  # what cannot be read says nothing of who drew the masks
         return None
     if not methods:
         return None
