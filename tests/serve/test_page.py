@@ -172,6 +172,16 @@ def test_the_page_opens_with_an_image_already_explained(server: Server, open_pag
     expect(page.locator("section.class")).to_have_count(2)
     assert page.locator("#names li").count() > 0, "what is outlined is named"
     expect(page.locator("#examples button[aria-pressed=true]")).to_have_count(1)
+    # The longest share that there is stands on one line, within its column.
+    tall, wide = page.evaluate(
+        """() => {
+            const shown = document.querySelector(".ranking li > span:last-child");
+            const before = shown.getBoundingClientRect().height;
+            shown.textContent = "> 99.9 %";
+            return [shown.getBoundingClientRect().height - before, shown.scrollWidth - shown.clientWidth];
+        }"""
+    )
+    assert (tall, wide) == (0, 0)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
