@@ -49,7 +49,7 @@ def measure(root: Path, models: dict[str, str | None], images: int, methods: Seq
     from dapl.data.cub import read_cub
     from dapl.data.images import read_image
     from dapl.masks.doubts import mask_doubt
-    from dapl.masks.prompt import Prompt
+    from dapl.masks.refine import Prompt
     from dapl.prepare.masks import refiner_for
     from dapl.runs.provenance import provenance
 

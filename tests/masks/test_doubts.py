@@ -1,4 +1,4 @@
-"""Masks that look wrong: what is flagged, and that true masks are not."""
+"""Masks that look wrong: what is flagged, and that true masks are not; whether masks were drawn or made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dapl.masks.doubts import mask_doubt
+from dapl.masks.doubts import MADE_LOG, made_note, mask_doubt
 
 
 def disc(centre: tuple[int, int], radius: float, size: tuple[int, int] = (120, 160)) -> np.ndarray:
@@ -51,3 +51,17 @@ def test_few_of_the_true_masks_of_cub() -> None:
         pytest.skip("this copy of CUB has no segmentations")
     doubts = [mask_doubt(np.asarray(Image.open(file).convert("L")) >= 128) for file in files]
     assert np.mean([found is not None for found in doubts]) < 0.05
+
+
+@pytest.mark.parametrize("content", [None, "", "no JSON\n", '{"name": "a.png"}\n', '["features"]\n'])
+def test_nothing_is_said_where_nothing_is_known(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / MADE_LOG).write_text(content)
+    assert made_note(tmp_path) is None
+
+
+def test_the_methods_are_named_the_most_frequent_first(tmp_path: Path) -> None:
+    lines = ['{"method": "grabcut"}'] + ['{"method": "features"}'] * 1200
+    (tmp_path / MADE_LOG).write_text("\n".join(lines) + "\n")
+    said = str(made_note(tmp_path))
+    assert said.startswith("The masks of 1,201 images were made by a program (features and grabcut), not drawn")

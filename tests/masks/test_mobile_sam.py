@@ -15,8 +15,7 @@ from dapl.common.errors import DaplError
 
 pytest.importorskip("transformers", reason="pip install 'dapl[masks]'")
 from dapl.masks.mobile_sam import MobileSam, load_mobile_sam
-from dapl.masks.prompt import Prompt
-from dapl.masks.refine import create_refiner
+from dapl.masks.refine import Prompt, create_refiner
 
 BACK = [
     (r"^encoder\.neck\.", "image_encoder.neck."),

@@ -1,19 +1,20 @@
-"""Refiners: the same contract for all three, and what each makes of what it is told."""
+"""Refiners: the same contract for all, what each makes of what it is told, and where rembg looks for its model."""
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import dapl.common.operators  # noqa: F401  (before transformers)
 from dapl.common.errors import DaplError
 from dapl.masks.polygons import filled_box
-from dapl.masks.prompt import Prompt, Refiner
-from dapl.masks.refine import create_refiner
+from dapl.masks.refine import REMBG_VARIABLE, Prompt, Refiner, create_refiner, find_rembg_model, rembg_is_at_hand
 
 SIZE = (90, 120)
 TRUE = (np.mgrid[:90, :120][0] + 0.5 - 45) ** 2 / 28**2 + (np.mgrid[:90, :120][1] + 0.5 - 55) ** 2 / 35**2 <= 1
@@ -164,3 +165,51 @@ def test_without_the_package_the_message_names_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DaplError, match=r"pip install 'dapl\[masks\]'"):
         create_refiner(method)
+
+
+VARIABLES = (REMBG_VARIABLE, "DAPL_MODELS", "U2NET_HOME", "REMBG_HOME")
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No variable says where a model is, and there is none at home."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_where_the_model_is_looked_for(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_rembg_model() is None
+    assert not rembg_is_at_hand()
+    places = [bare / "home" / "models" / "u2net" / "u2net.onnx", bare / "models" / "u2net.onnx", bare / "own.onnx"]
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    monkeypatch.setenv("REMBG_HOME", str(bare / "home"))
+    assert find_rembg_model() == str(places[0])
+    monkeypatch.setenv("DAPL_MODELS", str(bare / "models"))
+    assert find_rembg_model() == str(places[1])
+    monkeypatch.setenv(REMBG_VARIABLE, str(places[2]))
+    assert find_rembg_model() == str(places[2])
+    assert find_rembg_model(str(places[1])) == str(places[1])
+    assert find_rembg_model("isnet-general-use") is None
+
+
+def test_what_is_missing_is_said(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rembg.sessions", None)
+    with pytest.raises(DaplError, match=r"pip install 'dapl\[rembg\]'"):
+        create_refiner("rembg")
+
+
+@pytest.mark.slow
+def test_birds_without_a_prompt() -> None:
+    if not os.environ.get(REMBG_VARIABLE) or "DAPL_CUB" not in os.environ:
+        pytest.skip(f"{REMBG_VARIABLE} (u2net.onnx) and DAPL_CUB are not set")
+    pytest.importorskip("rembg", reason="pip install 'dapl[rembg]'")
+    refiner, root, ious = create_refiner("rembg"), Path(os.environ["DAPL_CUB"]), []
+    for file in sorted((root / "segmentations").glob("*/*.png"))[100::3000]:
+        image = Image.open(root / "images" / file.parent.name / f"{file.stem}.jpg").convert("RGB")
+        true, found = np.asarray(Image.open(file).convert("L")) >= 128, refiner(np.asarray(image), Prompt())
+        ious.append((true & found).sum() / (true | found).sum())
+    assert np.mean(ious) > 0.75

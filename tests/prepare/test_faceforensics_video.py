@@ -13,7 +13,7 @@ import pytest
 
 from dapl.common.errors import DaplError
 from dapl.masks.faces import hull_mask
-from dapl.masks.prompt import Prompt
+from dapl.masks.refine import Prompt
 from dapl.prepare.faceforensics_video import (
     Square,
     VideoError,

@@ -15,7 +15,7 @@ from dapl.common.errors import DaplError
 from dapl.config import FolderData
 from dapl.data.images import read_mask
 from dapl.data.toybirds import ToyBirds, write
-from dapl.masks.prompt import Prompt
+from dapl.masks.refine import Prompt
 from dapl.prepare.feature_masks import FeatureRefiner
 from dapl.prepare.masks import make_masks
 

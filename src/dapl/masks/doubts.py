@@ -1,10 +1,18 @@
-"""Masks that are probably wrong, told by their looks alone: a speck, more than half of the image, several pieces."""
+"""Reasons to doubt a mask: how it looks (a speck, more than half of the image, several pieces), and who made it.
+
+What is measured with masks is as true as they are, so a reader is told where a program made them.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from dapl.common.errors import DaplError
+from dapl.common.reading import parse_json, read_text
 
 SPECK = 0.01
 """A mask with less of the image than this holds a speck. Of CUB's 11,788 masks hardly one does."""
@@ -65,3 +73,28 @@ def doubt_counts(kinds: list[str]) -> str:
     '1 × a speck, 2 × several pieces'
     """
     return ", ".join(f"{kinds.count(kind)} × {name}" for kind, name in KINDS.items() if kind in kinds)
+
+
+MADE_LOG = "made.jsonl"
+"""In the folder of masks: a line for each mask that was made, how and from what."""
+
+
+def made_note(folder: Path) -> str | None:
+    """A sentence for whoever reads shares on the object; None where no mask of the folder was made.
+
+    >>> made_note(Path("masks-of-a-person")) is None
+    True
+    """
+    file, advice = folder / MADE_LOG, "Make the masks again."
+    try:
+        lines = read_text(file, advice).splitlines() if file.exists() else []
+        methods = Counter(str(parse_json(line, file, advice)["method"]) for line in lines)
+    except (OSError, DaplError, KeyError, TypeError):  # what cannot be read says nothing of who drew the masks
+        return None
+    if not methods:
+        return None
+    by = " and ".join(name for name, _ in methods.most_common())
+    return (
+        f"The masks of {sum(methods.values()):,} images were made by a program ({by}), not drawn by a person: how much "
+        "lies on the object is known only as well as these masks are right. To look at them: dapl prepare check."
+    )

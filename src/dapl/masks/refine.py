@@ -1,24 +1,54 @@
-"""From a rough idea of where the object is to a mask of its pixels.
+"""From a rough idea of where the object is (`Prompt`) to a mask of its pixels, by one of several refiners.
 
 - ``sam``: Segment Anything (Kirillov et al., 2023), from a local folder or the hub, through transformers;
-- ``rembg``: the object that stands out, without any idea of where it is (`dapl.masks.rembg`);
+- ``rembg``: the object that stands out, without any idea of where it is, by U²-Net (Qin et al., 2020) by default;
 - ``grabcut``: GrabCut (Rother et al., 2004), from OpenCV: colours inside against colours outside, no weights;
 - ``none``: the rough idea itself.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image
 
 from dapl.common.errors import DaplError, nearest
 from dapl.masks.polygons import Box, bounding_box, filled_box
-from dapl.masks.prompt import Prompt, Refiner
-from dapl.masks.rembg import RembgRefiner
 
 METHODS = ("sam", "rembg", "grabcut", "none")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is known of where the object is; any of them may be None.
+
+    >>> Prompt(box=(20, 10, 90, 70)).points is None
+    True
+    """
+
+    box: Box | None = None
+    points: np.ndarray | None = None
+    """n×2, (x, y) in pixels, all on the object."""
+    mask: np.ndarray | None = None
+    """bool H×W, a rough first guess."""
+    likely: np.ndarray | None = None
+    """float H×W in [0, 1], how likely a pixel lies on the object; read by GrabCut alone."""
+
+
+class Refiner(Protocol):
+    """An image and a prompt in, a mask out; the same in, the same out."""
+
+    name: str
+    """One of `METHODS`."""
+
+    def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
+        """``image`` uint8 H×W×3 RGB → bool H×W. The mask may be empty where nothing was found."""
+        ...
 
 
 class Unrefined:
@@ -137,7 +167,7 @@ class GrabCutRefiner:
         return np.where(filled_box(box, size), self._cv2.GC_PR_FGD, self._cv2.GC_BGD).astype(np.uint8)
 
 
-DEFAULT_MODEL = "facebook/sam-vit-base"
+SAM_MODEL = "facebook/sam-vit-base"
 MOBILE_THRESHOLD = -1.0
 """MobileSAM's log-odds above which a pixel belongs to the object: at 0 it leaves out fringes that people count in.
 Chosen on CUB images that are not those of the table in docs/own-data.md."""
@@ -165,7 +195,7 @@ class SamRefiner:
         self._torch = torch
         self._threshold = 0.0
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = model or DEFAULT_MODEL
+        model = model or SAM_MODEL
         logging.disable_progress_bar()
         if Path(model).is_file():
             from dapl.masks.mobile_sam import load_mobile_sam
@@ -241,3 +271,82 @@ def _unreadable(model: str, error: Exception) -> DaplError:
         f"{model}: neither a folder nor a model that the hub gives ({reason}); download SAM's weights and give their "
         "folder, or refine by grabcut, which needs none."
     )
+
+
+REMBG_VARIABLE = "DAPL_REMBG_MODEL"
+"""Environment variable that names the model file, or one of rembg's models."""
+REMBG_MODEL = "u2net"
+"""Apache-2.0, 176 MB. The default of rembg itself is larger and not free for commercial use."""
+REMBG_FOREGROUND = 128
+"""A pixel belongs to the object from this value on, of 255."""
+
+
+def find_rembg_model(model: str | None = None) -> str | None:
+    """The model file to use, where it is at hand: ``model``, else $DAPL_REMBG_MODEL, $DAPL_MODELS, or rembg's folders.
+
+    None where rembg would have to download it.
+
+    >>> find_rembg_model("no/such/file.onnx") is None
+    True
+    """
+    wanted = model or os.environ.get(REMBG_VARIABLE) or REMBG_MODEL
+    name = f"{wanted}.onnx"
+    old, new = (os.environ.get(variable) for variable in ("U2NET_HOME", "REMBG_HOME"))
+    places = [Path(wanted).expanduser()]
+    places += [Path(folder) / name for folder in (os.environ.get("DAPL_MODELS"), old, old or "~/.u2net") if folder]
+    places += [Path(new or "~/.rembg") / "models" / wanted / name]
+    return next((str(place.expanduser()) for place in places if place.expanduser().is_file()), None)
+
+
+def rembg_is_at_hand(model: str | None = None) -> bool:
+    """Whether rembg is installed and its model file is here, so that nothing has to be downloaded.
+
+    >>> rembg_is_at_hand("no/such/file.onnx")
+    False
+    """
+    installed = all(importlib.util.find_spec(name) is not None for name in ("rembg", "onnxruntime"))
+    return installed and find_rembg_model(model) is not None
+
+
+class RembgRefiner:
+    """``model``: an ONNX file, or the name of one of rembg's models, which it downloads where it is not at hand.
+
+    A file is read as the model that its name says (u2net.onnx, isnet-general-use.onnx, …), any other as U²-Net. A
+    prompt is not needed; where a box is known, what lies outside of it is left out.
+    """
+
+    name = "rembg"
+
+    def __init__(self, model: str | None = None) -> None:
+        if importlib.util.find_spec("onnxruntime") is None:  # without it the import of rembg ends the process
+            raise DaplError("rembg needs onnxruntime; pip install 'dapl[rembg]'.")
+        try:
+            import onnxruntime
+            from rembg.sessions import sessions
+        except ImportError as error:
+            raise DaplError(f"rembg is not installed ({error}); pip install 'dapl[rembg]'.") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
+        options.log_severity_level = 3
+        file, wanted = find_rembg_model(model), model or os.environ.get(REMBG_VARIABLE) or REMBG_MODEL
+        kind = Path(wanted).stem if file is not None else wanted
+        if file is None and wanted not in sessions:
+            raise DaplError(
+                f"--rembg-model: {wanted} is neither a file nor a model of rembg{nearest(wanted, sorted(sessions))}"
+            )
+        session: Any = sessions.get(kind, sessions[REMBG_MODEL])
+        if file is not None:
+            session = type("FromFile", (session,), {"download_models": classmethod(lambda cls, *args, **more: file)})
+        try:
+            self._session = session(kind, options)
+        except Exception as error:  # pooch, requests and onnxruntime each have their own
+            reason = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160]
+            raise DaplError(
+                f"{file or wanted}: rembg cannot load this model ({reason}); give an ONNX file by --rembg-model or "
+                f"{REMBG_VARIABLE}, or make masks by grabcut, which needs none."
+            ) from error
+
+    def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
+        found = np.asarray(self._session.predict(Image.fromarray(image))[0]) >= REMBG_FOREGROUND
+        inside = found & filled_box(prompt.box, image.shape[:2])
+        return inside if inside.any() else found

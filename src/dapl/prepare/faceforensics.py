@@ -25,7 +25,7 @@ from dapl.common.progress import Advance, Reporter
 from dapl.common.reading import read_bytes
 from dapl.data.faceforensics_files import MANIFEST, SETTINGS, SPLITS, ManifestLine, read_settings, write_manifest
 from dapl.masks.faces import face_model
-from dapl.masks.refine import DEFAULT_MODEL
+from dapl.masks.refine import SAM_MODEL
 from dapl.prepare.faceforensics_layout import Plan, Video, labels_of, make_plan
 from dapl.prepare.faceforensics_video import FaceSettings, Tools, is_done, prepare_video, read_records
 
@@ -175,7 +175,7 @@ def _settings(arguments: argparse.Namespace) -> FaceSettings:
     if model is not None and arguments.refine != "sam":
         raise DaplError(f"--sam-model: only for --refine sam, but --refine is {arguments.refine}.")
     if arguments.refine == "sam":
-        model = model or DEFAULT_MODEL
+        model = model or SAM_MODEL
     face = str(face_model(arguments.face_model).resolve())
     return FaceSettings(arguments.frames, arguments.size, arguments.margin, arguments.refine, model, face)
 

@@ -20,8 +20,7 @@ from dapl.common.reading import open_regular, read_as
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
 from dapl.masks.polygons import bounding_box
-from dapl.masks.prompt import Prompt, Refiner
-from dapl.masks.refine import create_refiner
+from dapl.masks.refine import Prompt, Refiner, create_refiner
 from dapl.prepare.faceforensics_layout import Video
 
 MIN_AGREEMENT = 0.5

@@ -13,8 +13,7 @@ from torch import Tensor
 from dapl.config import BackboneConfig
 from dapl.data.images import read_image
 from dapl.masks.polygons import filled_box
-from dapl.masks.prompt import Prompt
-from dapl.masks.refine import GrabCutRefiner
+from dapl.masks.refine import GrabCutRefiner, Prompt
 from dapl.models.backbone import Backbone, create_backbone
 from dapl.training.feature_foreground import FeatureForeground, feature_foreground
 

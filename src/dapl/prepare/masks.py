@@ -19,10 +19,9 @@ from dapl.config import DataSection
 from dapl.data.build import list_files
 from dapl.data.images import read_image
 from dapl.data.listing import ImageRecord, ImageSize
-from dapl.masks.made import LOG
+from dapl.masks.doubts import MADE_LOG
 from dapl.masks.polygons import Box
-from dapl.masks.prompt import Prompt, Refiner
-from dapl.masks.refine import METHODS, create_refiner
+from dapl.masks.refine import METHODS, Prompt, Refiner, create_refiner
 from dapl.prepare.feature_masks import FeatureRefiner
 
 MAKERS = (*METHODS[:2], "features", *METHODS[2:])
@@ -74,7 +73,9 @@ def make_masks(
                 done.made += line is not None
                 done.skipped += line is None
                 if line is not None:
-                    append_line(folder / LOG, json.dumps(line | {"method": method, "model": model}, ensure_ascii=False))
+                    append_line(
+                        folder / MADE_LOG, json.dumps(line | {"method": method, "model": model}, ensure_ascii=False)
+                    )
             advance(1)
     return done
 

@@ -11,7 +11,7 @@ from dapl.common.errors import DaplError, WriteError, nearest
 from dapl.common.progress import Reporter
 from dapl.config import DataSection
 from dapl.data.build import list_files
-from dapl.masks.rembg import is_at_hand
+from dapl.masks.refine import rembg_is_at_hand
 from dapl.prepare.check import CheckReport, check, doubts_text
 from dapl.prepare.choice import Choice, choose
 from dapl.prepare.masks import MAKERS, make_masks, records_without_masks
@@ -73,7 +73,7 @@ def method_at_hand(model: str | None = None) -> str:
     >>> method_at_hand() in ("rembg", "features", "none")
     True
     """
-    if is_at_hand(model):
+    if rembg_is_at_hand(model):
         return "rembg"
     return "features" if importlib.util.find_spec("cv2") is not None else "none"
 

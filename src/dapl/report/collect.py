@@ -28,7 +28,7 @@ from dapl.explain.draw import head_colour, is_dashed, jpeg
 from dapl.explain.evidence import ModelRecords, explain
 from dapl.explain.overview import labels_of
 from dapl.explain.parts import facts_of
-from dapl.masks.made import made_note
+from dapl.masks.doubts import made_note
 from dapl.metrics.naming import clear_parts, is_background, part_text, share_text
 from dapl.metrics.registry import HEADLINES
 from dapl.models.contract import PrototypeModel
