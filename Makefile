@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := weights,tflite,tensorboard,wandb,mlflow,sweep,postgresql,cluster,faces,rembg,completion,coco,huggingface,attribution,serve,export,docs,test
+EXTRAS := weights,tflite,tensorboard,wandb,mlflow,sweep,postgresql,mysql,cluster,faces,rembg,completion,coco,huggingface,attribution,serve,export,docs,test
 # Two workers with one thread each instead of one with two: most of a test's time is not in torch. And glibc keeps what a
 # tensor gives back instead of returning it to the system page by page: that took as long as the convolutions themselves.
 # Compiled files are kept even where the machine says otherwise: each worker and each command would compile all anew.
@@ -26,13 +26,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/dapl demo
 
-# What the tests need of the system: a browser, the libraries of OpenCV, network namespaces and a database server. Without
+# What the tests need of the system: a browser, the libraries of OpenCV, network namespaces and database servers. Without
 # them their tests are skipped.
 system: $(STAMP)
 	@missing=""; command -v chromium >/dev/null || missing="chromium"; \
 	$(BIN)/python -c 'import cv2' 2>/dev/null || missing="$$missing libgl1 libglib2.0-0"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$$missing postgresql"; \
+	ls /usr/sbin/mariadbd >/dev/null 2>&1 || missing="$$missing mariadb-server"; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing $$missing"; { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } \

@@ -1,4 +1,4 @@
-"""Eight workers on one sweep, two of them killed: on a real PostgreSQL server, and on a folder that they share."""
+"""Eight workers on one sweep, two of them killed: on real servers of PostgreSQL and MariaDB, and in one folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,48 +28,93 @@ BEATS = {"heartbeat_interval": 1, "grace_period": 6}
 """A living worker that a busy machine stops for longer than the grace period is taken for dead, as it should be."""
 
 
-def _binary(name: str) -> str | None:
-    """Debian keeps the server's programs out of the path."""
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
+def _binaries(server: str, *names: str) -> list[str]:
+    """The programs of a server, some of which Debian keeps out of the path."""
+    folders = [*sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True), "/usr/sbin"]
+    path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    found = [shutil.which(name, path=path) for name in names]
+    if None in found:
+        pytest.skip(f"no {server} on this machine; apt-get install {server}")
+    return [name for name in found if name is not None]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The URL of a PostgreSQL of its own, on a free port of this machine; it refuses to run as root.
+@contextmanager
+def _folder_of(user: str) -> Iterator[tuple[Path, list[str], int]]:
+    """A folder for a server, what makes a command run as its user, and a free port: servers refuse to run as root.
 
     Not in pytest's folder, which every pytest closes to other users when it starts.
     """
-    pytest.importorskip("psycopg", reason="pip install 'dapl[postgresql]'")
-    initdb, pg_ctl = _binary("initdb"), _binary("pg_ctl")
-    if initdb is None or pg_ctl is None:
-        pytest.skip("PostgreSQL is not installed; apt-get install postgresql")
     as_user: list[str] = []
-    folder = Path(tempfile.mkdtemp(prefix="dapl-postgresql-"))
-    if os.geteuid() == 0:
-        try:
-            user = pwd.getpwnam("postgres")
-        except KeyError:
-            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-        os.chown(folder, user.pw_uid, user.pw_gid)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    data = folder / "data"
-
-    def run(*words: str) -> None:
-        done = subprocess.run([*as_user, *words], capture_output=True, text=True, cwd=folder, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    run(initdb, "-D", str(data), "-U", "dapl", "-A", "trust", "--no-sync")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
-    run(pg_ctl, "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
+    folder = Path(tempfile.mkdtemp(prefix=f"dapl-{user}-"))
     try:
-        yield f"postgresql+psycopg://dapl@127.0.0.1:{port}/postgres"
+        if os.geteuid() == 0:
+            try:
+                entry = pwd.getpwnam(user)
+            except KeyError:
+                pytest.skip(f"the server does not run as root, and there is no user {user}")
+            as_user = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
+            os.chown(folder, entry.pw_uid, entry.pw_gid)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        yield folder, as_user, port
     finally:
-        run(pg_ctl, "-D", str(data), "-m", "immediate", "stop")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(words: list[str], folder: Path) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def _postgresql() -> Iterator[str]:
+    """The URL of a PostgreSQL of its own."""
+    pytest.importorskip("psycopg", reason="pip install 'dapl[postgresql]'")
+    initdb, pg_ctl = _binaries("postgresql", "initdb", "pg_ctl")
+    with _folder_of("postgres") as (folder, as_user, port):
+        data = ["-D", str(folder / "data")]
+        _run([*as_user, initdb, *data, "-U", "dapl", "-A", "trust", "--no-sync"], folder)
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        _run([*as_user, pg_ctl, *data, "-w", "-l", str(folder / "log"), "-o", options, "start"], folder)
+        try:
+            yield f"postgresql+psycopg://dapl@127.0.0.1:{port}/postgres"
+        finally:
+            _run([*as_user, pg_ctl, *data, "-m", "immediate", "stop"], folder)
+
+
+@contextmanager
+def _mysql() -> Iterator[str]:
+    """The URL of a database on a MariaDB server of its own."""
+    pymysql = pytest.importorskip("pymysql", reason="pip install 'dapl[mysql]'")
+    install, mariadbd = _binaries("mariadb-server", "mariadb-install-db", "mariadbd")
+    with _folder_of("mysql") as (folder, as_user, port):
+        data = ["--no-defaults", f"--datadir={folder / 'data'}"]
+        _run([*as_user, install, *data, "--auth-root-authentication-method=normal", "--skip-test-db"], folder)
+        options = [f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}"]
+        options += [f"--pid-file={folder / 'pid'}", "--innodb-flush-log-at-trx-commit=0"]
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen([*as_user, mariadbd, *data, *options], cwd=folder, stdout=log, stderr=log)
+        try:
+            until = time.monotonic() + 60
+            while True:
+                assert server.poll() is None, (folder / "log").read_text()
+                try:
+                    connection = pymysql.connect(host="127.0.0.1", port=port, user="root")
+                    break
+                except pymysql.err.OperationalError:  # not yet
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.1)
+            with connection, connection.cursor() as cursor:
+                cursor.execute("CREATE DATABASE dapl")
+            yield f"mysql+pymysql://root@127.0.0.1:{port}/dapl"
+        finally:
+            server.kill()
+            server.wait()
+
+
+SERVERS = {"postgresql": _postgresql, "mysql": _mysql}
 
 
 def _work(folder: Path, started: Path, url: str | None, hangs: bool) -> None:
@@ -95,10 +141,14 @@ def _work(folder: Path, started: Path, url: str | None, hangs: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", ["database", "folder"])
-def test_no_point_is_lost_or_finished_twice(shared: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """On the database each worker has a folder of its own, as on machines that share nothing else."""
-    url = request.getfixturevalue("server") if shared == "database" else None
+@pytest.mark.parametrize("shared", [*SERVERS, "folder"])
+def test_no_point_is_lost_or_finished_twice(shared: str, tmp_path: Path) -> None:
+    with SERVERS.get(shared, nullcontext)() as url:
+        _kill_two_of_eight(url, tmp_path)
+
+
+def _kill_two_of_eight(url: str | None, tmp_path: Path) -> None:
+    """On a database each worker has a folder of its own, as on machines that share nothing else."""
     started = tmp_path / "started.txt"
     started.touch()
     start = multiprocessing.get_context("fork").Process
@@ -131,6 +181,8 @@ def test_no_point_is_lost_or_finished_twice(shared: str, tmp_path: Path, request
     assert sorted(point_text(values) for _, values, _ in study.finished()) == points
     complete = collections.Counter(trial.user_attrs["point"] for trial in study._all(sweep_study.TrialState.COMPLETE))
     assert set(complete.values()) == {1}, "a point was finished twice"
+    numbers = [trial.number for trial in study._all()]
+    assert sorted(numbers) == list(range(len(numbers))), "the lower number has a point: no two trials may have the same"
     begun = collections.Counter(line.partition(" ")[2] for line in started.read_text().splitlines())
     again = {point for point, times in begun.items() if times > 1}
     silent = {sweep_study._point(trial) for trial in study._all(sweep_study.TrialState.FAIL)}

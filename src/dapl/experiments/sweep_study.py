@@ -270,7 +270,7 @@ def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStor
     ``url`` names a database that many machines share; None is study.db in the folder. It is SQLite and not Optuna's
     journal file, because a process killed while it writes leaves neither half a line nor a lock there.
     """
-    from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     is_file = url is None or url.startswith("sqlite:///")
     file = Path(f"{url.removeprefix('sqlite:///')}.lock") if url is not None and is_file else folder / LOCK
@@ -287,13 +287,26 @@ def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStor
             raise FileNotFoundError(f"no folder {file.parent}")
         with _without_warnings(), lock():
             for _ in range(_TRIES - 1):
-                with suppress(IntegrityError, ProgrammingError):
+                try:
                     return opened(), lock
-                time.sleep(1)  # another machine makes the tables in this moment
+                except DBAPIError as error:
+                    if not _being_made(error):
+                        raise
+                time.sleep(1)
             return opened(), lock
     except (SQLAlchemyError, ImportError, RuntimeError, ValueError, OSError) as error:
         what = "--storage" if url else str(folder / "study.db")
         raise DaplError(
             f"{what}: cannot be opened as a database of Optuna ({str(error).splitlines()[0]}); give a URL such as "
-            "postgresql://user@host/name, with its driver installed."
+            "postgresql+psycopg://user@host/name, with its driver installed (`pip install 'dapl[postgresql]'` or "
+            "'dapl[mysql]')."
         ) from error
+
+
+def _being_made(error: Exception) -> bool:
+    """Whether another machine makes the tables in this moment: they were there or not when they were looked for."""
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+    if isinstance(error, OperationalError):  # MySQL's word for it, and for a server that cannot be reached
+        return "already exists" in str(error.orig)
+    return isinstance(error, (IntegrityError, ProgrammingError))
