@@ -12,8 +12,7 @@ from typing import Any
 
 from dapl.cli import data, experiments, fields, runs, train
 from dapl.cli.options import joined, overrides_of
-from dapl.common.errors import DaplError, nearest, said_by_system
-from dapl.common.names import is_text, printable
+from dapl.common.errors import DaplError, is_text, nearest, printable, said_by_system
 
 COMMANDS = (
     *(train.demo, train.init, train.train),

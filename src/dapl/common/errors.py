@@ -1,9 +1,13 @@
-"""The one exception a user is meant to see: the command line prints it without a traceback and exits with 2."""
+"""The one exception a user is meant to see: the command line prints it without a traceback and exits with 2.
+
+And what its sentences are made of: what the system refused, the nearest known word, names of files that are not text.
+"""
 
 import difflib
 import errno
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class DaplError(Exception):
@@ -56,3 +60,30 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """'; did you mean …?' where a known word is near, else the list of known ones."""
     near = difflib.get_close_matches(word[:200], known, n=1, cutoff=0.5)  # longer ones take minutes
     return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}."
+
+
+def is_text(name: str) -> bool:
+    """Whether the name of a file can be written into a config, a table or a page.
+
+    A file system holds bytes, and those of another encoding than UTF-8 cannot.
+
+    >>> is_text("köln.jpg"), is_text(b"k\\xf6ln.jpg".decode("utf-8", "surrogateescape"))
+    (True, False)
+    """
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(name: str | Path) -> str:
+    """The name of a file with its odd bytes as escapes, for sentences about it.
+
+    >>> printable(b"k\\xf6ln.jpg".decode("utf-8", "surrogateescape"))
+    'k\\\\xf6ln.jpg'
+    """
+    try:
+        return str(name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a character, as JSON can say it
+        return str(name).encode("utf-8", "backslashreplace").decode()

@@ -19,9 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError, said_by_system
+from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError, printable, said_by_system
 from dapl.common.liveness import is_alive, this_process
-from dapl.common.names import printable
 from dapl.common.reading import read_text
 
 _LEFTOVER = re.compile(r"^\.(?P<name>.+?)\.(?P<process>[0-9a-f]+-\d+-\d+|\d+)(?:\.(?P<which>new|old))?\.tmp$")

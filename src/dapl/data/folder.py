@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from dapl.common.errors import DaplError
-from dapl.common.names import is_text, printable
+from dapl.common.errors import DaplError, is_text, printable
 from dapl.common.reading import LARGEST_DATA, read_text
 from dapl.data.listing import (
     SPLITS,

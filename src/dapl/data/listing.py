@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torchvision import tv_tensors
 
-from dapl.common.errors import DaplError
-from dapl.common.names import is_text, printable
+from dapl.common.errors import DaplError, is_text, printable
 from dapl.data.images import read_image, read_mask
 from dapl.data.sample import Sample
 from dapl.data.transforms import crop_to_box, in_frame
