@@ -15,7 +15,7 @@ from dapl.common.errors import DaplError
 
 if TYPE_CHECKING:
     from dapl.config import Config
-    from dapl.prepare.choice import Choice
+    from dapl.prepare.own_data import Choice
 
 _GO_ON = "; `dapl train --resume RUN` goes on from the last checkpoint"
 
@@ -159,7 +159,7 @@ def _submit(arguments: argparse.Namespace, config: Config, out: Path) -> int:
 
 
 def _drop_marked(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from dapl.training.marked import without_marked
+    from dapl.training.pruning import without_marked
 
     source = vars(arguments)["from"]
     if source is None or not arguments.drop_marked:

@@ -1,13 +1,20 @@
-"""The stage locate of parts: its terms against loops, what it changes, and what it leaves to the stages after it."""
+"""How parts is trained: where its heads start, and the stages locate and discriminate, each against a slower way.
+
+What locate changes, and what it leaves to the stages after it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.linalg
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dapl.batches.sources import Batch
@@ -17,17 +24,74 @@ from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.models import Parts, create_backbone
 from dapl.models.contract import square_pixels
+from dapl.models.parts import Locator, standardised
 from dapl.processes.interface import SingleProcess
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training import losses
 from dapl.training.feature_foreground import feature_foreground
-from dapl.training.locate import LocateObjective
+from dapl.training.parts import LocateObjective, discriminants, discriminate, k_means, start_heads
 from dapl.training.projection import set_to_class_means
 from dapl.training.trainer import train
 
 from ..conftest import TINY_RUN, TINY_SYSTEMS
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_k_means_is_the_best_split_of_few_points() -> None:
+    points = torch.randn(7, 2, generator=seeded()).double()
+
+    def inertia(owners: tuple[int, ...]) -> float:
+        total = 0.0
+        for group in set(owners):
+            own = [points[p] for p in range(7) if owners[p] == group]
+            centre = sum(own) / len(own)
+            total += sum(float((one - centre).square().sum()) for one in own)
+        return total
+
+    best = min(inertia(owners) for owners in itertools.product(range(2), repeat=7))
+    centres = k_means(points, 2, seeded())
+    assert float(torch.cdist(points, centres).amin(1).square().sum()) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("with_masks", [True, False])
+def test_a_place_belongs_to_the_head_with_the_nearest_centre(with_masks: bool) -> None:
+    coarse, fine = torch.randn(3, 5, 2, 2, generator=seeded()), torch.randn(3, 4, 4, 4, generator=seeded())
+    masks = (torch.rand(3, 4, 4, generator=seeded()) > 0.4).float() if with_masks else None
+    locator = Locator((5, 4), heads=3)
+    assert start_heads(locator, [((coarse, fine), masks)], seeded())
+
+    features = standardised(fine)
+    places = [
+        features[b, :, y, x]
+        for b in range(3)
+        for y in range(4)
+        for x in range(4)
+        if masks is None or masks[b, y, x] > 0.5
+    ]
+    mean = sum(places) / len(places)
+    logits = locator.queries[1](features)[:, :3].movedim(1, -1)
+    logits = logits.flatten(0, 2) if masks is None else logits[masks > 0.5]
+    centres = locator.queries[1].weight[:3, :, 0, 0]  # from the mean, and longer or shorter by one factor
+    lengths = centres.square().sum(1)
+    scale = lengths.mean().item() / 4.0  # the scale is such that lengths without it have the mean 4 / scale
+    for place, found in zip(places, logits, strict=True):
+        away = [(place - mean - centre / scale).square().sum().item() for centre in centres]
+        assert int(found.argmax()) == away.index(min(away))
+
+
+def test_fewer_places_than_heads_change_nothing() -> None:
+    locator = Locator((4,), heads=3)
+    before = [parameter.clone() for parameter in locator.parameters()]
+    masks = torch.zeros(1, 4, 4)
+    masks[0, 0, :2] = 1
+    assert not start_heads(locator, [((torch.randn(1, 4, 4, 4, generator=seeded()),), masks)], seeded())
+    assert all(torch.equal(was, now) for was, now in zip(before, locator.parameters(), strict=True))
+
 
 B, N, H, W = 3, 4, 5, 6
 
@@ -196,3 +260,59 @@ def test_prototypes_start_at_the_means_of_their_classes() -> None:
     for j, vector in enumerate(model.prototypes.vectors):
         own = [values[i, j % 2, :, 0, 0] for i in range(5) if labels[i] == j // 2]
         torch.testing.assert_close(vector, torch.stack(own).sum(0))
+
+
+CLASSES, CHANNELS = 4, 6
+
+
+def data(count: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.arange(count) % CLASSES
+    means = torch.randn(CLASSES, CHANNELS, generator=generator, dtype=torch.double)
+    spread = torch.randn(CHANNELS, CHANNELS, generator=generator, dtype=torch.double)
+    return means[labels] + torch.randn(count, CHANNELS, generator=generator, dtype=torch.double) @ spread, labels
+
+
+def test_directions_are_those_of_the_generalised_eigenproblem() -> None:
+    """S_b w = μ (S_w + λI) w, solved by scipy, spans the same space with the same lengths."""
+    values, labels = data()
+    member = F.one_hot(labels).T.double()
+    found = discriminants(member.sum(1), member @ values, values.T @ values, width=5, shrinkage=0.2).numpy()
+    assert (found[:, CLASSES - 1 :] == 0).all()  # four classes differ along three directions
+    x, y = values.numpy(), labels.numpy()
+    means = np.stack([x[y == c].mean(0) for c in range(CLASSES)])
+    within = sum(np.outer(row - means[c], row - means[c]) for row, c in zip(x, y, strict=True)) / len(x)
+    within = within + 0.2 * within.diagonal().mean() * np.eye(CHANNELS)
+    between = sum(np.outer(mean - means.mean(0), mean - means.mean(0)) for mean in means)
+    _, expected = scipy.linalg.eigh(between, within)
+    expected = expected[:, ::-1][:, : CLASSES - 1]
+    ours = found[:, : CLASSES - 1]
+    for one, other in zip(ours.T, expected.T, strict=True):  # each is known but for its sign
+        assert min(np.abs(one - other).max(), np.abs(one + other).max()) == pytest.approx(0, abs=1e-8)
+
+
+def test_a_class_without_images_does_not_count() -> None:
+    values, labels = data()
+    member = F.one_hot(labels, CLASSES + 1).T.double()
+    with_empty = discriminants(member.sum(1), member @ values, values.T @ values, width=5, shrinkage=0.2)
+    member = member[:-1]
+    without = discriminants(member.sum(1), member @ values, values.T @ values, width=5, shrinkage=0.2)
+    torch.testing.assert_close(with_empty, without)
+
+
+def test_every_head_has_the_discriminants_of_what_it_sees() -> None:
+    torch.manual_seed(0)
+    backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False)
+    model = Parts(backbone, classes=2, heads=3, head_dim=4, evidence="map").eval()
+    images, labels = torch.rand(6, 3, 64, 64), torch.tensor([0, 1, 0, 1, 0, 1])
+    batches = [Batch(torch.arange(6)[rows], labels[rows], images=images[rows]) for rows in (slice(0, 4), slice(4, 6))]
+    discriminate(model, batches, 0.3, SingleProcess())
+    with torch.no_grad():
+        seen = F.layer_norm(model(images).embedding.seen, model(images).embedding.seen.shape[-1:])
+    for head in range(3):
+        x, member = seen[:, head].double(), F.one_hot(labels).T.double()
+        expected = discriminants(member.sum(1), member @ x, x.T @ x, 4, 0.3)
+        # Single precision in the model, and eigenvectors of nearly equal variances: what they give is compared.
+        ours = (x @ model.layers.weight[head].double())[:, 0]
+        theirs = (x @ expected)[:, 0]
+        assert abs(F.cosine_similarity(ours - ours.mean(), theirs - theirs.mean(), dim=0)) > 0.999
