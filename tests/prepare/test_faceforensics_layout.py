@@ -11,7 +11,7 @@ import pytest
 
 from dapl.common.errors import DaplError
 from dapl.data.faceforensics_files import MANIPULATIONS
-from dapl.prepare.faceforensics_layout import labels_of, make_plan, read_splits
+from dapl.prepare.faceforensics import labels_of, make_plan, read_splits
 
 SPLITS = {"train": [["000", "001"], ["010", "011"]], "val": [["002", "003"]], "test": [["004", "005"]]}
 

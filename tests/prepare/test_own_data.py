@@ -14,8 +14,7 @@ from dapl.config import CocoData, FolderData, load_config
 from dapl.data.toybirds import ToyBirds, write
 from dapl.models.backbone import create_backbone
 from dapl.prepare.check import CheckReport
-from dapl.prepare.choice import choose
-from dapl.prepare.own_data import prepare_own_data
+from dapl.prepare.own_data import choose, prepare_own_data
 
 pytest.importorskip("cv2", reason="pip install 'dapl[masks]'")
 
@@ -116,7 +115,7 @@ def test_init_makes_masks_and_says_how_they_look(bare: Path, capsys: pytest.Capt
 def test_without_weights_masks_are_made_by_colours_alone(
     bare: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dapl.prepare.feature_masks._default_backbone", lambda: create_backbone("no_such_network"))
+    monkeypatch.setattr("dapl.prepare.masks._default_backbone", lambda: create_backbone("no_such_network"))
     assert prepare_own_data(FolderData(root=str(bare))).made_by == "grabcut"
     assert "the features are not at hand (" in capsys.readouterr().err
     assert len(list((bare / "masks").rglob("*.png"))) == 15

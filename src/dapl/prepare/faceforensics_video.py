@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_o
 from dapl.masks.faces import PARTS, FaceFinder, hull_mask, part_centres
 from dapl.masks.polygons import bounding_box
 from dapl.masks.refine import Prompt, Refiner, create_refiner
-from dapl.prepare.faceforensics_layout import Video
 
 MIN_AGREEMENT = 0.5
 """A refined mask whose intersection over union with the hull is below this found something else than the face."""
@@ -30,6 +29,25 @@ _ON_THE_FACE = ("nose", "left cheek", "right cheek", "chin")
 
 
 # --- a video --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Video:
+    """One video of one split."""
+
+    split: str
+    label: str
+    source: str
+    """Below the root, with forward slashes."""
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.source).stem
+
+    @property
+    def folder(self) -> str:
+        """Where its frames go, below the prepared folder."""
+        return f"{self.split}/{self.label}/{self.name}"
 
 
 @dataclass(frozen=True)
