@@ -19,8 +19,14 @@ from dapl.config import load_config
 from dapl.models import weight_sources
 from dapl.models.backbone import create_backbone
 from dapl.models.build import build_model
-from dapl.models.tflite_weights import convert
-from dapl.models.weight_sources import INAT_BIRDS, SOURCES, WeightSource, models_folder, published_file
+from dapl.models.weight_sources import (
+    INAT_BIRDS,
+    SOURCES,
+    WeightSource,
+    converted_tflite,
+    models_folder,
+    published_file,
+)
 from dapl.models.weights import blank_network, has_folded_norms, resolve_weights, without_weights
 
 TINY = WeightSource(
@@ -152,11 +158,11 @@ def test_what_is_no_tflite_file_and_what_is_of_another_model(models: Path, tmp_p
     pytest.importorskip("tflite")
     content = (models / INAT_BIRDS.published).read_bytes()
     with pytest.raises(DaplError, match=r"f\.tflite: cannot be read as a \.tflite file"):
-        convert(b"no such thing", blank_network("mobilenetv2_100"), Path("f.tflite"))
+        converted_tflite(b"no such thing", blank_network("mobilenetv2_100"), Path("f.tflite"))
     with pytest.raises(DaplError, match=r"f\.tflite: has 53 layers with weights where the model has \d+"):
-        convert(content, blank_network("test_efficientnet"), Path("f.tflite"))
+        converted_tflite(content, blank_network("test_efficientnet"), Path("f.tflite"))
     with pytest.raises(DaplError, match=r"shape \(32, 3, 3, 3\) stands where the model has conv_stem\.weight \(48,"):
-        convert(content, blank_network("mobilenetv2_140"), Path("f.tflite"))
+        converted_tflite(content, blank_network("mobilenetv2_140"), Path("f.tflite"))
 
 
 @torch.no_grad()

@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, PrototypeModel
-from dapl.models.layers import HeadAttention, Init, regular_addon
+from dapl.models.protopnet import Init, regular_addon
 from dapl.models.prototypes import Similarity, make_prototypes, one_class_each
+
+
+class HeadAttention(nn.Module):
+    """Equation 1: A = softmax(QKᵀ/√D1)V for each of N heads, with no output projection after it.
+
+    Shapes: features B×D×H×W → B×N×D1×H×W with D = N·D1.
+    """
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_dim = head_dim
+        width = heads * head_dim
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        height, width = features.shape[-2:]
+        tokens = features.flatten(2).transpose(1, 2)  # B×HW×D
+        query, key, value = (self._split(layer(tokens)) for layer in (self.query, self.key, self.value))
+        attended = F.scaled_dot_product_attention(query, key, value)  # scales by 1/√D1
+        return attended.transpose(2, 3).unflatten(3, (height, width))
+
+    def weights(self, features: Tensor) -> Tensor:
+        """The attention itself, B×N×HW×HW: row l says from where location l took its values."""
+        tokens = features.flatten(2).transpose(1, 2)
+        query, key = self._split(self.query(tokens)), self._split(self.key(tokens))
+        return (query @ key.transpose(2, 3) / self.head_dim**0.5).softmax(-1)
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        """B×HW×D → B×N×HW×D1."""
+        return tokens.unflatten(2, (self.heads, self.head_dim)).transpose(1, 2)
 
 
 class ClassWeights(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dapl.models.backbone import Backbone
 from dapl.models.contract import Embedding, PrototypeModel
-from dapl.models.layers import Init, regular_addon
+from dapl.models.protopnet import Init, regular_addon
 from dapl.models.prototypes import UnitPrototypes, one_class_each
 from dapl.models.receptive import ReceptiveFields, receptive_fields
 

@@ -31,8 +31,7 @@ from dapl.common.errors import DaplError, WriteError, nearest
 from dapl.common.files import expand_path, replacing
 from dapl.common.operators import timm
 from dapl.common.reading import open_regular, regular_file
-from dapl.models.tflite_weights import convert
-from dapl.models.weight_sources import SOURCES, WeightSource, models_folder, published_file
+from dapl.models.weight_sources import SOURCES, WeightSource, converted_tflite, models_folder, published_file
 
 StateDict = dict[str, Tensor]
 
@@ -262,7 +261,7 @@ def _source_weights(source: WeightSource, folder: Path) -> StateDict:
     ready = folder / source.file
     if ready.is_file():
         return fitting(read_state_dict(ready), source.backbone, ready)
-    state = convert(published_file(source, folder), blank_network(source.backbone), folder / source.published)
+    state = converted_tflite(published_file(source, folder), blank_network(source.backbone), folder / source.published)
     with suppress(WriteError):  # else it is converted again next time
         write_tensors(ready, state)
     return state

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl.models.layers import HeadAttention
+from dapl.models.dapl import HeadAttention
 
 B, N, D1, H, W = 2, 3, 4, 2, 3
 
