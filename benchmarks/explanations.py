@@ -27,7 +27,7 @@ from dapl.explain.classifier import Classifier
 from dapl.explain.evidence import ModelRecords, explain
 from dapl.explain.patches import RunPatches
 from dapl.models.build import build_model
-from dapl.runs.records import fresh_records
+from dapl.runs.checkpoint import fresh_records
 
 LIMIT, TURNS = 1.5, 15
 

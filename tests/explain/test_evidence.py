@@ -24,9 +24,9 @@ from dapl.models.build import SYSTEMS, build_model
 from dapl.models.contract import PrototypeModel, square_pixels
 from dapl.models.dapl import Dapl
 from dapl.models.parts import Parts
+from dapl.runs.checkpoint import fresh_records
 from dapl.runs.outlines import lines_of
-from dapl.runs.records import PrototypeRecord, fresh_records
-from dapl.runs.schemas import PrototypeLook
+from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
 C, SIZE = 4, 64
 NAMES = ("ant", "bee", "cat", "dog")

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from dapl.explain.parts import ImageFacts, described, foreground_shares, name_parts
-from dapl.runs.records import PrototypeRecord
-from dapl.runs.schemas import PrototypeLook
+from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
 
 def square(top: int, left: int, side: int, size: int = 32) -> Tensor:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from dapl.report.facts import curves, name_of, nice_ticks, rounded, without_paths
 from dapl.report.images import heat_sheet, photo_sheet, source_rows, spread_images, tile_side
-from dapl.runs.records import PrototypeRecord
+from dapl.runs.schemas import PrototypeRecord
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.18, 1.0), (-0.05, 4.2), (3.0, 3.0), (1e-7, 3e-7), (0.0, 1e9)])

@@ -18,7 +18,8 @@ from dapl.batches.sources import Batch, in_order
 from dapl.metrics.functional import activation_regions
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
-from dapl.runs.records import PrototypeRecord, fresh_records
+from dapl.runs.checkpoint import fresh_records
+from dapl.runs.schemas import PrototypeRecord
 from dapl.training.projection import Projection, project, record_projection
 
 N, CLASSES, GROUPS, WIDTH, H, W = 13, 3, 2, 5, 3, 4

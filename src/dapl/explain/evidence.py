@@ -22,9 +22,9 @@ from dapl.metrics.functional import upsample
 from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import Parts, background_share, background_warning, plain_name
 from dapl.models.contract import Embedding, FeatureTensors, Output, PrototypeModel, rows_of, square_pixels
+from dapl.runs.checkpoint import bounding_boxes
 from dapl.runs.outlines import main_bounds, outlines_of
-from dapl.runs.records import PrototypeRecord, bounding_boxes
-from dapl.runs.schemas import PrototypeLook
+from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
 PERCENTILE = 95.0
 """The region of a prototype: pixels at or above this percentile of its map (decision 10)."""

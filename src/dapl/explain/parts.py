@@ -13,8 +13,7 @@ from dapl.metrics.functional import assign, region_background_share, visible_par
 from dapl.metrics.functional.parts import part_masks
 from dapl.metrics.functional.regions import shared_pixels
 from dapl.metrics.naming import Parts, clear_parts, is_background, part_text
-from dapl.runs.records import PrototypeRecord
-from dapl.runs.schemas import PrototypeLook
+from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
 TAU = 0.2
 """A region lies on a part when it covers more than this share of it, as in Coverage."""

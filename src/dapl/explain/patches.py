@@ -18,7 +18,7 @@ from dapl.data.build import build_splits
 from dapl.data.sample import Splits
 from dapl.data.transforms import fit
 from dapl.runs.outlines import main_bounds, moved
-from dapl.runs.records import PrototypeRecord
+from dapl.runs.schemas import PrototypeRecord
 
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom in pixels, the last two exclusive."""

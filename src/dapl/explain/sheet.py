@@ -22,9 +22,9 @@ from dapl.explain.parts import ImageFacts, foreground_shares
 from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import share_text
 from dapl.processes.interface import SingleProcess
-from dapl.runs.loading import LoadedRun, load_run
+from dapl.runs.checkpoint import LoadedRun, load_run
 from dapl.runs.outlines import moved, outline_of
-from dapl.runs.records import PrototypeRecord
+from dapl.runs.schemas import PrototypeRecord
 
 _INK, _QUIET, _WARN = "#1d1c1a", "#6a6761", "#a3200d"
 

@@ -32,8 +32,7 @@ from dapl.config import ModelConfig
 from dapl.explain.draw import encoded, to_pil
 from dapl.explain.patches import Patch, PatchSource
 from dapl.runs.outlines import moved
-from dapl.runs.records import PrototypeRecord
-from dapl.runs.schemas import PrototypeLook
+from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD, METRICS = "config.json", "model.safetensors", "README.md", "metrics.json"

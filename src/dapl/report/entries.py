@@ -16,7 +16,7 @@ from dapl.metrics.naming import SAME_FROM, groups_of
 from dapl.models.contract import PrototypeModel
 from dapl.report.facts import name_of, rounded
 from dapl.report.images import ShownImage
-from dapl.runs.records import PrototypeRecord
+from dapl.runs.schemas import PrototypeRecord
 
 SAME_SPOT = "same spot"
 _OF_A_TILE = ("tile", "heat", "outline", "view", "here", "score", "foreground")

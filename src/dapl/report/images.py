@@ -28,7 +28,7 @@ from dapl.explain.patches import Box, close_up_of
 from dapl.models.contract import PrototypeModel
 from dapl.report.facts import rounded
 from dapl.runs.outlines import main_bounds
-from dapl.runs.records import PrototypeRecord
+from dapl.runs.schemas import PrototypeRecord
 
 _COLUMNS = 8
 _GUARD = 1

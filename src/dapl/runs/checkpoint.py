@@ -1,30 +1,38 @@
-"""Checkpoints: one safetensors file with model, optimizer and, in its header, the position as JSON. Never a pickle.
+"""The model of a run on disk: its checkpoints, the records of its prototypes, and how both are opened (`load_run`).
 
-Random state is not stored: the position determines the seed of every random number (see `dapl.common.seeds`).
+A checkpoint is one safetensors file with model, optimizer and, in its header, the position as JSON. Never a pickle.
+Random state is not stored: the position determines the seed of every random number (see `dapl.common.seeds`). Records
+say where each prototype came from and what became of it; they are the content of ``prototypes.json``.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from dapl.common.errors import BrokenError, DaplError, MissingError
 from dapl.common.reading import checked, parse_json, regular_file
+from dapl.config import Config
+from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import of_class_from
-from dapl.models.weights import write_tensors
-from dapl.runs.records import PrototypeRecord, records_from_json
-from dapl.runs.schemas import CheckpointHeader
+from dapl.models.weights import first_not_finite, write_tensors
+from dapl.runs.run import Run, open_run
+from dapl.runs.schemas import CheckpointHeader, PrototypeRecord, Records
 
 FORMAT = 1
+_ADVICE = "restore it from a copy, or train anew"
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 _OF_CLASS, _MEMBERSHIP, _KEPT = (f"prototypes.{name}" for name in ("of_class", "membership", "kept"))
+_RECORDS: TypeAdapter[list[PrototypeRecord]] = TypeAdapter(Records)
 
 
 class Position(NamedTuple):
@@ -50,9 +58,6 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in checkpoint.optimizer.items()}
     header = {"format": FORMAT, "position": checkpoint.position, "facts": checkpoint.facts}
     write_tensors(path, tensors, {"dapl": json.dumps(header)})
-
-
-_ADVICE = "restore it from a copy, or train anew"
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -81,16 +86,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
             if name.startswith(prefix):
                 found[name.removeprefix(prefix)] = tensor
     return Checkpoint(position, parts[_MODEL], parts[_OPTIMIZER], facts)
-
-
-def records_of(checkpoint: Checkpoint, model: PrototypeModel, path: Path) -> list[PrototypeRecord]:
-    """Where the prototypes of ``model`` came from, one record for each."""
-    records = records_from_json(checkpoint.facts.get("prototypes"), path)
-    if len(records) != len(model.prototypes):
-        raise BrokenError(
-            f"{path}: prototypes: has records of {len(records)}, the model has {len(model.prototypes)}; {_ADVICE}."
-        )
-    return records
 
 
 def restore_model(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
@@ -144,3 +139,90 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
             raise BrokenError(f"{path}: optimizer.{name}: does not fit a parameter of this stage; {_ADVICE}.")
         state.setdefault(int(number), {})[entry] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def fresh_records(model: PrototypeModel, classes: Sequence[str]) -> list[PrototypeRecord]:
+    groups = model.prototypes.group_of.tolist()
+    return [
+        PrototypeRecord(j, [classes[c] for c in own], groups[j]) for j, own in enumerate(model.prototypes.classes_of())
+    ]
+
+
+def bounding_boxes(regions: Tensor) -> list[list[int] | None]:
+    """bool P×H×W → for each left, top, right, bottom, the last two exclusive; None for an empty region.
+
+    >>> bounding_boxes(torch.tensor([[[False, True, True]], [[False, False, False]]]))
+    [[1, 0, 3, 1], None]
+    """
+
+    def ends(occupied: Tensor) -> tuple[Tensor, Tensor]:
+        flags = occupied.int()
+        return flags.argmax(1), occupied.shape[1] - flags.flip(1).argmax(1)
+
+    columns, rows = regions.any(1), regions.any(2)
+    left, right = ends(columns)
+    top, bottom = ends(rows)
+    boxes = torch.stack([left, top, right, bottom], dim=1).tolist()
+    return [box if filled else None for box, filled in zip(boxes, rows.any(1).tolist(), strict=True)]
+
+
+def records_to_json(records: Sequence[PrototypeRecord]) -> list[dict[str, Any]]:
+    return [asdict(record) for record in records]
+
+
+def records_from_json(values: Any, where: object) -> list[PrototypeRecord]:
+    """``where`` they were read, for the sentence on what is wrong with them."""
+    return checked(values, _RECORDS, f"{where}: prototypes", _ADVICE)
+
+
+def records_of(checkpoint: Checkpoint, model: PrototypeModel, path: Path) -> list[PrototypeRecord]:
+    """Where the prototypes of ``model`` came from, one record for each."""
+    records = records_from_json(checkpoint.facts.get("prototypes"), path)
+    if len(records) != len(model.prototypes):
+        raise BrokenError(
+            f"{path}: prototypes: has records of {len(records)}, the model has {len(model.prototypes)}; {_ADVICE}."
+        )
+    return records
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A finished run in memory.
+
+    >>> load_run("runs/birds")                            # doctest: +SKIP
+    LoadedRun('runs/birds', Dapl: 10 classes, 100 prototypes, 2 of them removed)
+    """
+
+    run: Run
+    config: Config
+    model: PrototypeModel
+    """In evaluation mode, on the CPU."""
+    classes: list[str]
+    """Names in the order of the logits."""
+    records: list[PrototypeRecord]
+    """Where each prototype came from, by its number."""
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({str(self.run.folder)!r}, {type(self.model).__name__}: {self.model.extra_repr()})"
+
+
+def load_run(run: Run | Path | str, which: Literal["best", "last"] = "best", config: Config | None = None) -> LoadedRun:
+    """Open a run with its config, its model and what is known of its prototypes.
+
+    ``config`` replaces the run's own where only data or runtime differ.
+
+    >>> load_run("runs/cub20").model    # doctest: +SKIP
+    """
+    run, config = open_run(run, config)
+    file = run.best if which == "best" else run.last
+    checkpoint = load_checkpoint(file)
+    classes = run.class_names()
+    model = build_model(config.model, len(classes), pretrained=False)
+    restore_model(model, checkpoint.model, file)
+    if (broken := first_not_finite(checkpoint.model)) is not None:
+        raise DaplError(
+            f"{file}: {broken} has values that are not finite, so that the model says nothing; train anew with a lower "
+            "learning rate, or restore it from a copy."
+        )
+    records = records_of(checkpoint, model, file)
+    return LoadedRun(run, config, model.eval().requires_grad_(False), classes, records)

@@ -14,8 +14,9 @@ from dapl.data.sample import Dataset
 from dapl.metrics.functional.background import share_beside
 from dapl.models.contract import Embedding, PrototypeModel, square_pixels
 from dapl.processes.interface import Processes
+from dapl.runs.checkpoint import bounding_boxes
 from dapl.runs.outlines import outline_of
-from dapl.runs.records import PrototypeRecord, bounding_boxes
+from dapl.runs.schemas import PrototypeRecord
 
 
 @dataclass

@@ -25,8 +25,8 @@ from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import Checkpoint, Position, load_checkpoint, save_checkpoint
 from dapl.runs.marks import to_drop
-from dapl.runs.records import PrototypeRecord
 from dapl.runs.run import Run
+from dapl.runs.schemas import PrototypeRecord
 
 MasksOf = Callable[[Tensor], Tensor]
 """Foreground masks in pixels of the images at some indices: uint8 B×S×S."""

@@ -30,13 +30,14 @@ from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import (
     Checkpoint,
     Position,
+    fresh_records,
     load_checkpoint,
     optimizer_tensors,
     records_of,
+    records_to_json,
     restore_model,
     save_checkpoint,
 )
-from dapl.runs.records import fresh_records, records_to_json
 from dapl.runs.run import Run
 from dapl.runs.schemas import CheckpointFacts
 from dapl.training.loggers import open_logger
