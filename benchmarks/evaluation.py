@@ -34,7 +34,7 @@ from dapl.evaluation.chance import PROTOTYPES, measure_chance, reachable
 from dapl.evaluation.evaluator import summarise
 from dapl.evaluation.files import write_files
 from dapl.evaluation.ground_truth import SplitGroundTruth
-from dapl.evaluation.measures import Measurements
+from dapl.evaluation.measurements import Measurements
 from dapl.evaluation.passes import measure_split
 from dapl.metrics.registry import METRICS, chosen
 from dapl.models.build import build_model

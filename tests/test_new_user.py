@@ -16,7 +16,7 @@ import pytest
 from dapl.cli import main
 from dapl.data.toybirds import ToyBirds, write
 from dapl.evaluation import Evaluation, evaluate
-from dapl.evaluation.warnings import background_warning
+from dapl.evaluation.measurements import background_warning
 from dapl.runs.run import Run
 
 WHOLE = bool(os.environ.get("DAPL_NEW_USER"))

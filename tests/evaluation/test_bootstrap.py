@@ -9,7 +9,8 @@ import torch
 
 from dapl import metrics
 from dapl.evaluation import EvaluationProtocol
-from dapl.evaluation.measures import Measurements, Rows, numbers
+from dapl.evaluation.measurements import Measurements, Rows
+from dapl.evaluation.measures import numbers
 from dapl.evaluation.statistics import (
     balanced_accuracy,
     calibration_error,

@@ -22,9 +22,8 @@ from dapl.data.transforms import fit
 from dapl.evaluation import Evaluation, EvaluationProtocol, evaluate
 from dapl.evaluation import chance as module
 from dapl.evaluation.chance import NO_SOURCES, chance, chance_of, prototypes_per_class, trivial_batches
-from dapl.evaluation.chance_rows import Chance, chance_table
 from dapl.evaluation.ground_truth import SplitGroundTruth
-from dapl.evaluation.result import chance_of_model
+from dapl.evaluation.result import Chance, chance_of_model, chance_table
 from dapl.evaluation.trivial import TRIVIAL
 from dapl.metrics.registry import METRICS, NUMBERS
 from dapl.processes.interface import Processes

@@ -96,7 +96,7 @@ def chance(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     from dapl.common.files import write_json
     from dapl.evaluation.chance import chance
-    from dapl.evaluation.chance_rows import chance_table
+    from dapl.evaluation.result import chance_table
     from dapl.runs.provenance import provenance
 
     found = chance(config, protocol, arguments.split, arguments.prototypes, arguments.quiet)

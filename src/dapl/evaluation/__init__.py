@@ -9,15 +9,14 @@ from dapl.evaluation.protocol import EvaluationProtocol
 
 if TYPE_CHECKING:
     from dapl.evaluation.auditor import PrototypeMaps, audit
-    from dapl.evaluation.chance_rows import Chance
     from dapl.evaluation.evaluator import evaluate
-    from dapl.evaluation.result import Evaluation, table
+    from dapl.evaluation.result import Chance, Evaluation, table
     from dapl.evaluation.statistics import Number
 
 __all__ = ["Chance", "Evaluation", "EvaluationProtocol", "Number", "PrototypeMaps", "audit", "evaluate", "table"]
 
 _HOMES = {
-    "Chance": "chance_rows",
+    "Chance": "result",
     "Evaluation": "result",
     "Number": "statistics",
     "PrototypeMaps": "auditor",

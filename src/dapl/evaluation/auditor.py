@@ -19,7 +19,7 @@ from dapl.data.transforms import Fit
 from dapl.evaluation.evaluator import needs_parts, summarise
 from dapl.evaluation.files import write_files
 from dapl.evaluation.ground_truth import GroundTruth, part_facts, part_mode
-from dapl.evaluation.measures import Measurements, Rows
+from dapl.evaluation.measurements import Measurements, Rows
 from dapl.evaluation.passes import keep
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.result import Evaluation

@@ -30,11 +30,12 @@ from dapl.common.progress import Reporter
 from dapl.common.reading import read_as
 from dapl.config import Config
 from dapl.data.sample import Dataset
-from dapl.evaluation.chance_rows import Chance
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
-from dapl.evaluation.measures import Measurements, Rows, coverage_curves, numbers
+from dapl.evaluation.measurements import Measurements, Rows
+from dapl.evaluation.measures import coverage_curves, numbers
 from dapl.evaluation.passes import keep
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, code_digest, one_of
+from dapl.evaluation.result import Chance
 from dapl.evaluation.trivial import TRIVIAL, Trivial, TrivialBatch
 from dapl.evaluation.views import BatchView
 from dapl.metrics.registry import METRICS, data_gives

@@ -22,12 +22,12 @@ from dapl.data.sample import Splits
 from dapl.evaluation.chance import chance_of, prototypes_per_class, reachable
 from dapl.evaluation.files import write_files
 from dapl.evaluation.ground_truth import SplitGroundTruth, control_of, part_facts
-from dapl.evaluation.measures import Measurements, coverage_curves, numbers
+from dapl.evaluation.measurements import Measurements, warnings_of
+from dapl.evaluation.measures import coverage_curves, numbers
 from dapl.evaluation.passes import measure_sources, measure_split, purity_of_prototypes, read_off
 from dapl.evaluation.protocol import SPLITS, EvaluationProtocol, one_of
 from dapl.evaluation.result import Evaluation
 from dapl.evaluation.split_sums import keep_sums
-from dapl.evaluation.warnings import warnings_of
 from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_needs
 from dapl.models.weight_sources import notice
 from dapl.processes.interface import Processes

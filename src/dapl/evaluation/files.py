@@ -21,8 +21,9 @@ from torch import Tensor
 
 from dapl.common.files import json_text, remove, replacing
 from dapl.common.reading import read_text
-from dapl.evaluation.known_results import Place, Result, add_result, changed_fields
-from dapl.evaluation.measures import Measurements, per_class, per_part
+from dapl.evaluation.measurements import Measurements
+from dapl.evaluation.measures import per_class, per_part
+from dapl.evaluation.protocol import Place, Result, add_result, changed_fields
 from dapl.evaluation.result import Evaluation
 
 _WHOLE = ("images", "rows", "rows_with_parts", "best_head")

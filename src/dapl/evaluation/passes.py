@@ -13,7 +13,8 @@ from dapl.batches.sources import Batch, company, features_of, filled, in_order, 
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
-from dapl.evaluation.measures import MEASURES, Rows
+from dapl.evaluation.measurements import Rows
+from dapl.evaluation.measures import MEASURES
 from dapl.evaluation.views import PATCH, BatchView, ModelView, scaled
 from dapl.metrics import functional as F
 from dapl.metrics.functional.purity import PurityTable

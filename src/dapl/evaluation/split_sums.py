@@ -22,7 +22,7 @@ from dapl.common.progress import Reporter
 from dapl.common.reading import file_digest, read_json
 from dapl.data.sample import Dataset
 from dapl.evaluation.ground_truth import SplitGroundTruth, part_facts, part_mode
-from dapl.evaluation.measures import Rows
+from dapl.evaluation.measurements import Rows
 from dapl.evaluation.passes import measure_split
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics.functional import assign

@@ -35,7 +35,7 @@ from dapl.runs.provenance import provenance
 from dapl.runs.run import Run, open_run
 
 if TYPE_CHECKING:
-    from dapl.evaluation.chance_rows import Chance
+    from dapl.evaluation.result import Chance
 
 CHANCE = "chance"
 """The system of rows that no model made."""
@@ -212,7 +212,7 @@ def chance_on(systems: Sequence[ComparedSystem], split: str, protocol: Evaluatio
 def chance_rows(found: Chance | None) -> list[Row]:
     """The rows below the systems; they have the numbers that no model is needed for.
 
-    >>> from dapl.evaluation.chance_rows import Chance
+    >>> from dapl.evaluation.result import Chance
     >>> chance_rows(Chance(10, {"constant maps": {"coverage": 0.0}}))
     [{'name': 'chance: constant maps', 'system': 'chance', 'coverage': 0.0}]
     """

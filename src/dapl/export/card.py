@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from dapl.evaluation.chance_rows import chance_sentence
-from dapl.evaluation.result import warning_text
+from dapl.evaluation.result import chance_sentence, warning_text
 from dapl.export.folder import IMAGES, METRICS, ONNX, WALL, ExportConfig
 from dapl.metrics.registry import METRICS as REGISTERED
 from dapl.metrics.registry import NUMBERS, shown

@@ -19,10 +19,8 @@ from dapl.data.build import hand_over, list_files
 from dapl.data.sample import Splits
 from dapl.data.transforms import fit
 from dapl.evaluation import evaluate
-from dapl.evaluation.chance_rows import chance_sentence
-from dapl.evaluation.known_results import add_result, is_full
-from dapl.evaluation.protocol import EvaluationProtocol
-from dapl.evaluation.result import region_text, warning_text
+from dapl.evaluation.protocol import EvaluationProtocol, add_result, is_full
+from dapl.evaluation.result import chance_sentence, region_text, warning_text
 from dapl.evaluation.split_sums import cached_sums, looks_of
 from dapl.explain.draw import head_colour, is_dashed, jpeg
 from dapl.explain.evidence import ModelRecords, explain

@@ -18,7 +18,7 @@ import yaml
 from dapl.common.errors import BrokenError, MissingError
 from dapl.common.reading import read_text
 from dapl.config import Config
-from dapl.evaluation.known_results import OTHERS, changed_fields
+from dapl.evaluation.protocol import OTHERS, changed_fields
 from dapl.metrics.registry import NUMBERS, given_by, shown
 from dapl.runs.run import Run
 

@@ -20,8 +20,6 @@ from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset
 from dapl.data.toybirds import ToyBirds
-from dapl.evaluation.interventions.attributions import Attribution, attribution_of
-from dapl.evaluation.interventions.figures import write_figures
 from dapl.evaluation.interventions.protocols import (
     AT_THRESHOLDS,
     BACKGROUNDS,
@@ -33,8 +31,8 @@ from dapl.evaluation.interventions.protocols import (
     Protocols,
     summarise_scores,
 )
-from dapl.evaluation.interventions.result import Interventions
-from dapl.evaluation.interventions.subjects import ExplainedModel, Oracle, Subject
+from dapl.evaluation.interventions.result import Interventions, write_figures
+from dapl.evaluation.interventions.subjects import Attribution, ExplainedModel, Oracle, Subject, attribution_of
 from dapl.evaluation.protocol import SPLITS, one_of
 from dapl.evaluation.statistics import mean, with_intervals
 from dapl.processes.launch import make_processes

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dapl.common.errors import DaplError
-from dapl.evaluation.interventions.attributions import OwnEvidence, attribution_of
+from dapl.evaluation.interventions.subjects import OwnEvidence, attribution_of
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.build import SYSTEMS
 from dapl.models.contract import PrototypeModel

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from dapl.cli import main
 from dapl.evaluation import Evaluation, evaluate, table
-from dapl.evaluation.warnings import chance_probability
+from dapl.evaluation.measurements import chance_probability
 from dapl.metrics.naming import background_share, background_warning, lies_on_background
 from dapl.runs.run import Run
 
