@@ -15,7 +15,7 @@ from dapl.batches.run_data import RunData
 from dapl.batches.sources import Batch, Features, FeatureSource, ImageSource, grid_masks, in_order, shares, shuffled
 from dapl.config import Config
 from dapl.data.sample import Splits, Subset
-from dapl.processes.sharing import own_batches
+from dapl.processes.interface import own_batches
 
 # --- orders ---------------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,7 @@ from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.evaluation.statistics import Number
 from dapl.metrics import functional as F
 from dapl.metrics.naming import background_warning
-from dapl.processes.interface import Processes
-from dapl.processes.sharing import sum_rows
+from dapl.processes.interface import Processes, sum_rows
 
 FLAT_SHARE = 0.05
 """Constant maps are named when they are at least this share of all: where a similarity may be 0, as in the system

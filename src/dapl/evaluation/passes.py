@@ -20,7 +20,7 @@ from dapl.metrics import functional as F
 from dapl.metrics.functional.purity import PurityTable
 from dapl.metrics.functional.regions import map_pixels
 from dapl.models.contract import PrototypeModel
-from dapl.processes.sharing import own_batches
+from dapl.processes.interface import own_batches
 from dapl.runs.schemas import PrototypeRecord
 
 

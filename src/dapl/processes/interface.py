@@ -1,4 +1,4 @@
-"""What a function that may run in several processes knows of them, and the case of one process.
+"""What a function that may run in several processes knows of them, how they share work, and the case of one process.
 
 Several devices and reduced precision are Lightning Fabric's business (`dapl.processes.fabric`), whose import takes
 seconds. One process in full precision, which is how a run is read and mostly how it is trained, does without it.
@@ -6,7 +6,7 @@ seconds. One process in full precision, which is how a run is read and mostly ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -89,3 +89,23 @@ class SingleProcess:
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(self, *arguments)
+
+
+def own_batches(order: Sequence[Tensor], processes: Processes) -> list[Tensor]:
+    """The batches of this process: whole ones, so that each image is seen in the same company as in one process.
+
+    Where there are fewer batches than processes, smaller ones are made, so that no process goes without.
+
+    >>> own_batches([torch.tensor([0, 1]), torch.tensor([2])], SingleProcess())
+    [tensor([0, 1]), tensor([2])]
+    """
+    if len(order) < processes.world_size:
+        order = torch.cat(list(order)).tensor_split(processes.world_size)
+    return [indices for indices in order[processes.global_rank :: processes.world_size] if len(indices)]
+
+
+def sum_rows(table: Tensor, processes: Processes) -> Tensor:
+    """The whole table, from the rows that each process filled in (the others are 0 there)."""
+    if processes.world_size == 1:
+        return table
+    return processes.sum(table.to(processes.device)).cpu()

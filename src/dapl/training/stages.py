@@ -18,8 +18,7 @@ from dapl.common.progress import Advance
 from dapl.common.seeds import derive_seed, generator
 from dapl.config import FitStage, GradientStage, LastLayerStage
 from dapl.models.contract import PrototypeModel
-from dapl.processes.interface import Processes
-from dapl.processes.sharing import own_batches, sum_rows
+from dapl.processes.interface import Processes, own_batches, sum_rows
 from dapl.training import losses
 
 Terms = dict[str, float]

@@ -25,8 +25,7 @@ from dapl.data.build import InMemorySplits
 from dapl.models.build import build_model
 from dapl.models.protopnet import ProtoPNet
 from dapl.models.weight_sources import SOURCES
-from dapl.processes.interface import Processes
-from dapl.processes.sharing import own_batches, sum_rows
+from dapl.processes.interface import Processes, own_batches, sum_rows
 from dapl.runs.checkpoint import (
     Checkpoint,
     Position,

@@ -39,9 +39,8 @@ from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.parts import Parts
-from dapl.processes.interface import Processes
+from dapl.processes.interface import Processes, own_batches, sum_rows
 from dapl.processes.launch import is_first_process, launch
-from dapl.processes.sharing import own_batches, sum_rows
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
 from dapl.training.feature_foreground import SAMPLE, FeatureForeground, feature_foreground

@@ -9,7 +9,7 @@ import pytest
 from torch.distributed import HashStore
 
 from dapl.common.errors import DaplError
-from dapl.processes.meeting import agree_on_attempt
+from dapl.processes.fabric import agree_on_attempt
 
 PATIENCE = timedelta(seconds=20)
 

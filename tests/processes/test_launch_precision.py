@@ -11,8 +11,8 @@ import pytest
 
 from dapl.common.errors import DaplError
 from dapl.config import Config
-from dapl.processes import precision
-from dapl.processes.precision import check_precision
+from dapl.processes import launch
+from dapl.processes.launch import check_precision
 from dapl.training.trainer import train
 
 
@@ -47,7 +47,7 @@ def test_other_precisions_and_ordinary_errors_are_not_its_business() -> None:
 def test_a_run_does_not_start_where_it_would_die(
     configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "_bfloat16_step", _dies)
+    monkeypatch.setattr(launch, "_bfloat16_step", _dies)
     with pytest.raises(DaplError, match="SIGILL"):
         train(configured({"runtime.precision": "bf16-mixed"}), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
