@@ -19,9 +19,9 @@ from dapl.cli import main
 from dapl.runs.checkpoint import load_run
 from dapl.serve import connections
 from dapl.serve import requests as serve_requests
-from dapl.serve.access import AccessLog
 from dapl.serve.app import build_app
 from dapl.serve.connections import Connection
+from dapl.serve.requests import AccessLog
 
 from .conftest import Server, encoded, image, serving, serving_process
 

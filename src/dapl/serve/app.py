@@ -27,12 +27,10 @@ from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier
 from dapl.runs.checkpoint import LoadedRun
 from dapl.runs.marks import Marks
-from dapl.serve.access import AccessLog
 from dapl.serve.answers import Health
-from dapl.serve.compare import compare_router
 from dapl.serve.inspector import Examples, Inspector
-from dapl.serve.requests import HEALTH, PLACES, Guard, ModelThread, Refusal
-from dapl.serve.routes import explain_router, facts_router, mark_router, page_router
+from dapl.serve.requests import HEALTH, PLACES, AccessLog, Guard, ModelThread, Refusal
+from dapl.serve.routes import compare_router, explain_router, facts_router, mark_router, page_router
 from dapl.serve.state import LiveReport, State
 
 log = logging.getLogger("dapl.serve")

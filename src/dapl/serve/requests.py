@@ -1,4 +1,4 @@
-"""What every request passes before it reaches the model: who may ask, how much may wait, and which files are read.
+"""What every request passes: who may ask, how much may wait, which files are read, and a line in the log.
 
 A refusal is one sentence and a status, never a path or a traceback. Images are read with a limit, decoded by Pillow
 alone, never stored and never sent back as they came: whatever hides in a file beside its pixels (a ZIP after the last
@@ -7,19 +7,24 @@ marker, HTML in a comment) is left behind, and what the page shows of it is enco
 
 from __future__ import annotations
 
-import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 import asyncio
 import io
 import ipaddress
+import json
+import logging
 import re
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
+import dapl.common.operators  # noqa: F401  (before torchvision)  # isort: skip
 from PIL import Image, UnidentifiedImageError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request, cookie_parser
@@ -27,9 +32,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torchvision import tv_tensors
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, WriteError
+from dapl.common.files import append_line, make_appendable
 from dapl.data.images import MAX_PIXELS, rgb_of, upright
-from dapl.serve.access import AccessLog
+
+log = logging.getLogger("dapl.serve")
 
 
 class Refusal(Exception):  # noqa: N818  (as often an answer as an error)
@@ -321,3 +328,47 @@ def decode(content: bytes) -> tv_tensors.Image:
 
 def _too_many_pixels() -> Refusal:
     return Refusal(413, f"The image has more than {MAX_PIXELS // 10**6} megapixels; scale it down.")
+
+
+class AccessLog:
+    """One line of JSON per request, appended to a file, or to standard error where the path is ``-``.
+
+    It has no query, which may hold the token, and no header.
+
+    >>> AccessLog(Path("-")).line({"method": "GET", "path": "/", "client": ("::1", 5)}, 200, 7, 0.01234)
+    ... # doctest: +ELLIPSIS
+    '{"time": "...", "client": "::1", "method": "GET", "path": "/", "status": 200, "bytes": 7, "seconds": 0.012}'
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._failed = False
+        self._path = None if str(path) == "-" else path
+        if self._path is not None:
+            make_appendable(self._path)
+
+    def line(self, scope: Scope, status: int, sent: int, seconds: float) -> str:
+        client = scope.get("client")
+        return json.dumps(
+            {
+                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "client": client[0] if client else None,
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "bytes": sent,
+                "seconds": round(seconds, 3),
+            }
+        )
+
+    def write(self, scope: Scope, status: int, sent: int, seconds: float) -> None:
+        """A full disk is said once, and requests are answered all the same."""
+        line = self.line(scope, status, sent, seconds)
+        try:
+            if self._path is None:
+                print(line, file=sys.stderr, flush=True)
+            else:
+                append_line(self._path, line)
+        except (OSError, WriteError) as error:
+            if not self._failed:
+                log.error("the access log cannot be written: %s", error)
+            self._failed = True

@@ -343,3 +343,20 @@ def _file(content: bytes | None, name: str, headers: dict[str, str]) -> Response
     if content is None:
         raise Refusal(404, "There is nothing at this address.")
     return Response(content, media_type=mimetypes.guess_type(name)[0], headers=headers)
+
+
+compare_router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@compare_router.get("/")
+def compare(request: Request) -> str:
+    """Two runs or more in the browser: the same image, the reasons of each side by side."""
+    states: list[State] = request.app.state.runs
+    shown = [{"base": state.prefix, "facts": run(state)} for state in states]
+    return templates("dapl.serve").get_template("compare.html.j2").render(runs=shown, same=_same_images(states))
+
+
+def _same_images(states: list[State]) -> bool:
+    """Whether the number of an example means the same image in every run, so that annotations can be used in each."""
+    names = [None if state.examples.dataset is None else list(state.examples.dataset.names) for state in states]
+    return names[0] is not None and all(own == names[0] for own in names)
