@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dapl.metrics import functional as F
-from dapl.metrics.functional.regions import FLAT, TIE, shared_pixels
+from dapl.metrics.functional.pixel_sets import shared_pixels
+from dapl.metrics.functional.regions import FLAT, TIE
 
 NOISE = 2e-6
 """A share of the largest value: what maps of one model differ by between batch sizes, seen on several processors."""

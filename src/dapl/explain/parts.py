@@ -11,7 +11,7 @@ from torch import Tensor
 from dapl.data.sample import Sample
 from dapl.metrics.functional import assign, region_background_share, visible_parts
 from dapl.metrics.functional.parts import part_masks
-from dapl.metrics.functional.regions import shared_pixels
+from dapl.metrics.functional.pixel_sets import shared_pixels
 from dapl.metrics.naming import Parts, clear_parts, is_background, part_text
 from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 

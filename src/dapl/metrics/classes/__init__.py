@@ -22,17 +22,22 @@ from dapl.metrics.classes.coverage import (
     Coverage,
     Diversity,
     Imbalance,
+    IslandsPerRegion,
+    OneToOneCoverage,
     PartAssignment,
+    PartIdentity,
     PartPrecision,
     PartRecall,
+    PartsPerPrototype,
     Redundancy,
 )
-from dapl.metrics.classes.explanations import Comprehensiveness, Distinctiveness, SpatialMisalignment
-from dapl.metrics.classes.masks import (
+from dapl.metrics.classes.explanations import (
     BackgroundBias,
+    Comprehensiveness,
+    Distinctiveness,
     ObjectOverlap,
     OutsideInsideRelevanceRatio,
     RegionBackgroundShare,
+    SpatialMisalignment,
 )
-from dapl.metrics.classes.matching import IslandsPerRegion, OneToOneCoverage, PartIdentity, PartsPerPrototype
 from dapl.metrics.classes.prototypes import Consistency, ExplanationSize, Faithfulness, Purity, Stability

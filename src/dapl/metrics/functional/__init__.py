@@ -54,10 +54,15 @@ from dapl.metrics.functional.controls import (
 from dapl.metrics.functional.coverage import (
     CoverageTerms,
     assign,
+    assigned_counts,
     coverage,
     coverage_counts,
     coverage_terms,
+    matched_counts,
+    matched_share,
+    one_to_one_coverage,
     overlap,
+    parts_per_prototype,
     precision,
     recall,
     visible_parts,
@@ -99,14 +104,6 @@ from dapl.metrics.functional.interventions import (
     sufficient_sets,
     target_sensitivity,
 )
-from dapl.metrics.functional.islands import Islands, islands
-from dapl.metrics.functional.matching import (
-    assigned_counts,
-    matched_counts,
-    matched_share,
-    one_to_one_coverage,
-    parts_per_prototype,
-)
 from dapl.metrics.functional.misalignment import (
     Misalignment,
     activation_change,
@@ -118,6 +115,7 @@ from dapl.metrics.functional.misalignment import (
     spatial_misalignment,
 )
 from dapl.metrics.functional.parts import part_masks
+from dapl.metrics.functional.pixel_sets import Islands, PixelSets, iou, islands
 from dapl.metrics.functional.purity import (
     merge_left_right,
     merge_parts,
@@ -127,14 +125,14 @@ from dapl.metrics.functional.purity import (
     top_images,
 )
 from dapl.metrics.functional.regions import (
-    PixelSets,
     activation_regions,
     flat_maps,
-    iou,
+    mass_regions,
+    object_regions,
     regions_and_peaks,
+    sized_regions,
     upsample,
 )
-from dapl.metrics.functional.sizing import mass_regions, object_regions, sized_regions
 from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes
 
 if not TYPE_CHECKING:

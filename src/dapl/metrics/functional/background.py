@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.metrics.functional.checks import check_boolean, check_maps, check_masks, check_same_shape, has_negative, which
-from dapl.metrics.functional.regions import PixelSets, as_sets, shared_pixels
+from dapl.metrics.functional.pixel_sets import PixelSets, as_sets, shared_pixels
 
 
 def background_bias(maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dapl.metrics.functional.checks import check_boolean, check_same, counted
-from dapl.metrics.functional.regions import iou
+from dapl.metrics.functional.pixel_sets import iou
 
 
 class DiversityTerms(NamedTuple):

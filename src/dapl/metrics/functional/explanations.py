@@ -18,7 +18,8 @@ from dapl.metrics.functional.checks import (
     shape_of,
     which,
 )
-from dapl.metrics.functional.regions import PixelSets, flat_maps, on_pixels, pair
+from dapl.metrics.functional.pixel_sets import PixelSets
+from dapl.metrics.functional.regions import flat_maps, on_pixels, pair
 
 
 def most_active(maps: Tensor, kept: Tensor | None = None, top: int = 5) -> Tensor:

@@ -1,18 +1,22 @@
-"""Where a prototype is active: maps brought to the size of the image, activation regions A_j, and how they overlap."""
+"""Where a prototype is active: maps brought to the size of the image, and activation regions A_j.
+
+Regions are a fixed share of the image, or sized by the object or by the mass of the map.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
-from dapl.metrics.functional.checks import check_boolean, check_maps, check_numbers, check_open_interval, shape_of
+from dapl.metrics.functional.checks import check_maps, check_numbers, check_open_interval, check_share, shape_of
+from dapl.metrics.functional.pixel_sets import chunks
 from dapl.models.contract import PrototypeModel
 
 
@@ -205,7 +209,7 @@ def on_pixels(maps: Tensor, size: int | tuple[int, int] | None) -> Iterator[tupl
     flat = maps.detach().flatten(0, -3)
     flat = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
     height, width = maps.shape[-2:] if size is None else pair(size)
-    for rows in _chunks(len(flat), height * width, maps.device):
+    for rows in chunks(len(flat), height * width, maps.device):
         chunk = flat[rows]
         slack = tie_width(chunk)
         if chunk.shape[-2:] != (height, width):
@@ -241,150 +245,6 @@ def flat_maps(maps: Tensor) -> Tensor:
     return tie_width(maps).isinf()
 
 
-class PixelSets:
-    """Sets of pixels, bool (…, J, H, W), that are counted several times: their bits are packed once.
-
-    `iou`, `dapl.metrics.functional.overlap` and the other functions that count pixels take them in place of a tensor.
-
-    Example:
-        >>> import torch
-        >>> sets = PixelSets(torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3))
-        >>> iou(sets)[0, 1], sets.sizes()
-        (tensor(0.3333), tensor([2., 2.]))
-    """
-
-    def __init__(self, sets: Tensor) -> None:
-        self.sets = sets
-
-    def __repr__(self) -> str:
-        return f"PixelSets({shape_of(self.sets)})"
-
-    @cached_property
-    def bits(self) -> np.ndarray | None:
-        """uint64 (images, J, words), 64 pixels per word; None where they cannot be counted."""
-        if self.sets.dtype != torch.bool or self.sets.device.type != "cpu" or not hasattr(np, "bitwise_count"):
-            return None
-        return _packed(self.rows)
-
-    @property
-    def rows(self) -> Tensor:
-        """(images, J, pixels)."""
-        *images, sets, height, width = self.sets.shape
-        return self.sets.reshape(math.prod(images), sets, height * width)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the counts: beyond so many pixels float32 no longer counts exactly."""
-        return torch.float32 if self.sets.shape[-2] * self.sets.shape[-1] < 2**24 else torch.float64
-
-    def sizes(self) -> Tensor:
-        """Pixels of each set, (…, J)."""
-        if self.bits is None:
-            return self.sets.flatten(-2).sum(-1, dtype=self.dtype)
-        counts = np.bitwise_count(self.bits).sum(-1, dtype=np.int64)
-        return torch.from_numpy(counts).to(self.dtype).view(self.sets.shape[:-2])
-
-
-def as_sets(sets: Tensor | PixelSets) -> PixelSets:
-    return sets if isinstance(sets, PixelSets) else PixelSets(sets)
-
-
-def iou(regions: Tensor | PixelSets, images: Tensor | None = None) -> Tensor:
-    r"""Intersection over union of every two regions, from one product of the regions with themselves.
-
-    .. math:: \text{IoU}(A_i, A_j) = \frac{|A_i \cap A_j|}{|A_i| + |A_j| - |A_i \cap A_j|}
-
-    and 0 if both are empty: prototypes without a region share no pixel.
-
-    Args:
-        regions: bool (…, P, H, W), or `PixelSets` of them.
-        images: integer (…, P), the image each region lies on, where they differ (scope ``projection``). Regions are
-            sets of pixels of an image: on two images they share none, and their IoU is 0.
-
-    Returns:
-        (…, P, P), symmetric.
-
-    Example:
-        >>> import torch
-        >>> regions = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool().view(2, 1, 3)
-        >>> iou(regions)
-        tensor([[1.0000, 0.3333],
-                [0.3333, 1.0000]])
-        >>> iou(regions, images=torch.tensor([7, 8]))
-        tensor([[1., 0.],
-                [0., 1.]])
-    """
-    regions = as_sets(regions)
-    check_boolean(regions.sets, "regions", "prototypes")
-    shared, area = shared_pixels(regions, regions)
-    union = area.unsqueeze(-1) + area.unsqueeze(-2) - shared
-    values = shared / union.clamp(min=1)
-    if images is None:
-        return values
-    if images.shape != regions.sets.shape[:-2]:
-        raise DaplError(
-            f"images must be one image per region, but {shape_of(images)} do not fit {shape_of(regions.sets)}."
-        )
-    return values * (images.unsqueeze(-1) == images.unsqueeze(-2))
-
-
-def shared_pixels(a: Tensor | PixelSets, b: Tensor | PixelSets) -> tuple[Tensor, Tensor]:
-    """Products of a, (…, I, H, W), with b, (…, J, H, W): |A_i ∩ B_j| (…, I, J) and |B_j| (…, J) if both are sets.
-
-    b may also hold real numbers, which are then summed over A_i.
-    """
-    same = a is b
-    a = as_sets(a)
-    b = a if same else as_sets(b)
-    images, sets, others = a.sets.shape[:-3], a.sets.shape[-3], b.sets.shape[-3]
-    if a.bits is not None and b.bits is not None:
-        shared = torch.from_numpy(_shared_bits(a.bits, b.bits))
-        return shared.to(a.dtype).view(*images, sets, others), b.sizes()
-    rows_a, rows_b, dtype = a.rows, b.rows, a.dtype
-    pixels, device = rows_a.shape[-1], rows_a.device
-    products = torch.empty((len(rows_a), sets + 1, others), dtype=dtype, device=device)
-    with torch.autocast(device.type, enabled=False):  # bfloat16 counts to 256
-        for rows in _chunks(len(rows_a), pixels * (sets + others), device):
-            chunk = rows_a[rows]
-            left = torch.empty((len(chunk), sets + 1, pixels), dtype=dtype, device=device)
-            left[:, :-1], left[:, -1] = chunk, 1.0  # the last is the whole image, which gives the sizes
-            right = left[:, :-1] if same else rows_b[rows].to(dtype)
-            torch.matmul(left, right.mT, out=products[rows])
-    products = products.view(*images, sets + 1, others)
-    return products[..., :-1, :], products[..., -1, :]
-
-
-def _shared_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Bits that sets (n, I, words) and (n, J, words) share, (n, I, J): a tenth of the time of a product of floats.
-
-    And no threads: waiting for each other costs them more than the work where others use the machine too.
-    """
-    shared = np.empty((len(a), a.shape[1], b.shape[1]), np.int64)
-    for image, (own, other) in enumerate(zip(a, b, strict=True)):
-        step = max(1, 2**18 // max(1, other.size))
-        for start in range(0, len(own), step):
-            both = own[start : start + step, None] & other
-            shared[image, start : start + step] = np.bitwise_count(both).sum(-1, dtype=np.uint32)
-    return shared
-
-
-def _packed(sets: Tensor) -> np.ndarray:
-    """bool (…, pixels) → uint64 (…, ⌈pixels/64⌉); the last word is filled up with 0."""
-    pixels = sets.shape[-1]
-    if pixels % 64 == 0:
-        return np.packbits(sets.numpy(), axis=-1).view(np.uint64)
-    filled = np.zeros((*sets.shape[:-1], -(-pixels // 64) * 8), np.uint8)
-    filled[..., : -(-pixels // 8)] = np.packbits(sets.numpy(), axis=-1)
-    return filled.view(np.uint64)
-
-
-def _chunks(rows: int, elements_per_row: int, device: torch.device) -> Iterator[slice]:
-    """Slices of rows small enough that what is made from one stays in the cache, and memory does not grow with rows."""
-    budget = 2**20 if device.type == "cpu" else 2**27
-    step = max(1, budget // elements_per_row)
-    return (slice(start, start + step) for start in range(0, rows, step))
-
-
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
@@ -405,6 +265,104 @@ def _interpolation(source: int, target: int, dtype: torch.dtype, device: torch.d
         matrix = torch.zeros(target, source, dtype=torch.float64)
         matrix.scatter_add_(1, taps.clamp(0, source - 1), weights)
         return matrix.to(device=device, dtype=dtype)
+
+
+def sized_regions(maps: Tensor, numbers: Tensor, size: int | tuple[int, int] | None = None) -> Tensor:
+    """Regions of a given number of pixels: the highest of each map, ties as in `activation_regions`.
+
+    Args:
+        maps: (…, P, h, w), finite.
+        numbers: integers (…, P), the pixels of each region; more than there are take all, 0 none.
+        size: of the image; None when the maps have that size already.
+
+    Returns:
+        bool (…, P, H, W); a flat map has an empty region.
+
+    Example:
+        >>> import torch
+        >>> sized_regions(torch.tensor([[[1.0, 3.0, 2.0]], [[0.0, 0.0, 0.0]]]), torch.tensor([2, 2])).int()
+        tensor([[[0, 1, 1]],
+        <BLANKLINE>
+                [[0, 0, 0]]], dtype=torch.int32)
+    """
+    check_maps(maps)
+    if numbers.is_floating_point() or numbers.shape != maps.shape[:-2] or bool((numbers < 0).any()):
+        raise DaplError(
+            f"numbers must be integers from 0 up, one per map, but are {numbers.dtype} {shape_of(numbers)} "
+            f"for maps of {shape_of(maps)}."
+        )
+    height, width = maps.shape[-2:] if size is None else pair(size)
+    counts = numbers.flatten().cpu().clamp(max=height * width)
+    regions = torch.empty((*maps.shape[:-2], height, width), dtype=torch.bool, device=maps.device)
+    by_map = regions.flatten(0, -3)
+    for rows, chunk, slack in on_pixels(maps, size):
+        values, chosen = chunk.flatten(1).cpu().numpy(), counts[rows]
+        ranks = [values.shape[1] - max(1, number) for number in chosen.tolist()]
+        thresholds = [float(np.partition(one, rank)[rank]) for one, rank in zip(values, ranks, strict=True)]
+        settled = settle_ties(chunk, torch.tensor(thresholds, dtype=torch.float64), slack.cpu(), chosen)
+        by_map[rows] = settled.to(maps.device)
+    return regions
+
+
+def object_regions(
+    maps: Tensor, areas: Tensor, size: int | tuple[int, int] | None = None, share: float = 0.1
+) -> Tensor:
+    r"""Regions as large as a share of the object, so that a small bird has small regions.
+
+    .. math:: |A_j| = \max(1, [\text{share} \cdot |M|])
+
+    of the highest pixels of the map, with the object's mask M; empty without an object. At 0.1, ten regions could just
+    tile the object. A region by percentile has 5 % of the image, which is a third of CUB's median bird.
+
+    Args:
+        maps: (…, P, h, w), finite.
+        areas: integers (…, P) or (…, 1), the pixels of the object.
+        size: of the image; None when the maps have that size already.
+        share: above 0 and at most 1.
+
+    Returns:
+        bool (…, P, H, W).
+
+    Example:
+        >>> import torch
+        >>> object_regions(torch.rand(2, 7, 7), torch.tensor([5000]), size=224).sum((-2, -1))
+        tensor([500, 500])
+    """
+    check_share(share, "share")
+    numbers = (areas.double() * share).round().clamp(min=1).where(areas > 0, 0).long()
+    return sized_regions(maps, numbers.expand(maps.shape[:-2]), size)
+
+
+def mass_regions(maps: Tensor, size: int | tuple[int, int] | None = None, share: float = 0.2) -> Tensor:
+    r"""The smallest regions that hold a share of the map's mass: small for a sharp map, large for a blurred one.
+
+    .. math:: A_j = \operatorname{argmin}_A |A| \quad \text{with} \quad
+        \sum_{x \in A} (a_j[x] - \min a_j) \ge \text{share} \cdot \sum_x (a_j[x] - \min a_j)
+
+    Mass is counted from the map's minimum: log similarities are positive everywhere, and what is the same everywhere
+    says nothing of any place.
+
+    Args:
+        maps: (…, P, h, w), finite.
+        size: of the image; None when the maps have that size already.
+        share: above 0 and at most 1.
+
+    Returns:
+        bool (…, P, H, W); a flat map has an empty region.
+
+    Example:
+        >>> import torch
+        >>> mass_regions(torch.tensor([[[1.0, 5.0, 2.0, 4.0]]]), share=0.5).int()  # 4 of 0 + 4 + 1 + 3
+        tensor([[[0, 1, 0, 0]]], dtype=torch.int32)
+    """
+    check_maps(maps)
+    check_share(share, "share")
+    numbers = torch.zeros(maps.shape[:-2].numel(), dtype=torch.long)
+    for rows, chunk, _ in on_pixels(maps, size):
+        values = np.sort(chunk.flatten(1).cpu().numpy(), axis=1)[:, ::-1]
+        mass = np.cumsum(values - values[:, -1:], axis=1, dtype=np.float64)
+        numbers[rows] = torch.from_numpy((mass < share * mass[:, -1:]).sum(1) + 1)
+    return sized_regions(maps, numbers.view(maps.shape[:-2]), size)
 
 
 def map_pixels(model: PrototypeModel, maps: Tensor, size: int) -> tuple[Tensor, int | None]:
