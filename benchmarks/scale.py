@@ -75,7 +75,7 @@ def peak_memory(found: dict[str, Any]) -> Iterator[None]:
 
 def measure(images: int, folder: Path) -> dict[str, Any]:
     """Train, project and evaluate; seconds of this process's processor, so that others on the machine do not count."""
-    from dapl.batches.room import GB, entries
+    from dapl.batches.cache import GB, entries
     from dapl.config import load_config
     from dapl.evaluation import evaluate
     from dapl.training.trainer import train
@@ -153,7 +153,7 @@ def decoding(side: int = 224, images: int = 200) -> dict[str, float]:
     """Measured on one core of this machine: JPEG files of photographs' size decoded and brought to ``side``, per
     second of its processor, and the bytes of one that is kept compact.
     """
-    from dapl.batches.compact import encode
+    from dapl.batches.pixels import encode
     from dapl.data.images import Encoded, read_image
     from dapl.data.sample import Sample
     from dapl.data.transforms import fit

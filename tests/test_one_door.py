@@ -23,10 +23,10 @@ MAKING = {"mkdir", "makedirs"}
 SAVING = {"np.save", "np.savez", "torch.save", "save_file", ".save_file", "os.truncate"}
 
 REASONS: dict[tuple[str, str], str] = {
-    ("batches/compact.py", "open"): "into files of `replacing`",
-    ("batches/compact.py", "np.save"): "the same",
+    ("batches/pixels.py", "open"): "into files of `replacing`",
+    ("batches/pixels.py", "np.save"): "the same",
     ("data/shards.py", "open"): "a tar, in a file that was opened through the door",
-    ("batches/room.py", "unlink"): "caches that gave way to others",
+    ("batches/cache.py", "unlink"): "caches that gave way to others",
     ("experiments/sweep.py", "shutil.rmtree"): "its own new folder, under the lock of the sweep",
     ("prepare/faceforensics.py", "unlink"): "the manifest, under the lock of the folder, before the work begins anew",
     ("prepare/faceforensics_video.py", "np.save"): "into a folder of `replacing_folder`",
@@ -36,7 +36,7 @@ REASONS: dict[tuple[str, str], str] = {
     ("common/files.py", "open"): "its last byte; it was opened to be appended to just before",
     ("common/locks.py", "os.open"): "a lock, which is opened to be written too, and that waits for nobody",
     ("cli/__init__.py", "os.open"): "the null device",
-    ("batches/compact.py", "Image.open"): "bytes in memory",
+    ("batches/pixels.py", "Image.open"): "bytes in memory",
     ("training/loggers.py", "Image.open"): "a plot that was written just before",
     ("export/onnx_file.py", "onnxruntime.InferenceSession"): "the file that was written just before",
     ("common/liveness.py", "read_text"): "/proc",

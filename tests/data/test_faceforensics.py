@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from dapl.batches.cache import AnnotationReader
+from dapl.batches.pixels import AnnotationReader
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import FaceForensicsData, load_config

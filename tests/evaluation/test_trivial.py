@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import Annotations
+from dapl.batches.pixels import Annotations
 from dapl.common.seeds import generator
 from dapl.evaluation import EvaluationProtocol
 from dapl.evaluation.ground_truth import GroundTruth

@@ -1,37 +1,33 @@
-"""Images, masks and annotations of a data set at the size the model sees: decoded once, kept as arrays on disk.
+"""The files of a cache: arrays on disk, the room that they take, and what goes when there is no room for more.
 
-Every process and every later run maps the images into memory. The metrics want the annotations (keypoints, boxes and
-part masks) for every image; reading them from the data set would decode every image again. A file that holds Python
-objects, which could run code, is refused.
+A file that holds Python objects, which could run code, is refused. Imports no torch.
 """
 
 from __future__ import annotations
 
-import hashlib
-import multiprocessing
+import os
+import re
 import zipfile
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 from dapl.common.errors import DaplError
-from dapl.common.files import mark_as_cache, replacing, reserve
+from dapl.common.files import reserve
 from dapl.common.reading import regular_file
-from dapl.data.sample import Dataset, Sample, Subset
-from dapl.data.transforms import Fit, fit
 
 _BROKEN = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError, SyntaxError, zipfile.BadZipFile)
 """What numpy raises on files that are cut short, hold objects, or are something else altogether."""
 AGAIN = "delete it, the cache is made anew"
 """What to do about a broken cache."""
+GB = 2**30
+_KINDS = {"features": "features", "jpeg": "images (JPEG)", "images": "images", "annotations": "annotations"}
+"""By the file that tells it, the first that is there."""
+_FILE = re.compile(r"([0-9a-f]{24})-([a-z]+)[\w-]*\.(?:npy|npz|bin)")
 
 
 def open_array(path: Path, mode: Literal["r", "c"] = "r", dtype: type = np.uint8) -> np.ndarray:
@@ -73,225 +69,76 @@ def broken(path: Path, reason: str) -> DaplError:
 
 
 @dataclass(frozen=True)
-class Annotations:
-    """What is known of the parts of n images of size×size pixels, K parts each."""
+class CacheEntry:
+    """The files of one key: the images of a data set at one size, or the features of one backbone on them."""
 
-    keypoints: Tensor
-    """float32 n×K×2, (x, y) in pixels; 0 where a part is not visible."""
-    visible: Tensor
-    """bool n×K."""
-    boxes: Tensor
-    """float32 n×4, XYXY; 0 where there is none."""
-    packed: np.ndarray | None
-    """Exact part masks, eight pixels per byte: uint8 n×K×size×⌈size/8⌉, maybe a memory map; None: none."""
+    key: str
+    kind: str
+    files: tuple[Path, ...]
     size: int
+    """Bytes, of all files."""
+    used: float
+    """Seconds since 1970, when it was last opened or made."""
 
-    def __len__(self) -> int:
-        return len(self.keypoints)
-
-    def rows(self, rows: Sequence[int] | Tensor) -> Annotations:
-        index = torch.as_tensor(rows)
-        packed = None if self.packed is None else np.asarray(self.packed[index.numpy()])
-        return Annotations(self.keypoints[index], self.visible[index], self.boxes[index], packed, self.size)
-
-    def part_masks(self) -> Tensor | None:
-        """bool n×K×size×size where exact masks exist."""
-        if self.packed is None:
-            return None
-        return torch.from_numpy(np.unpackbits(self.packed, axis=-1, count=self.size).view(np.bool_))
+    def remove(self) -> None:
+        """Whoever has mapped a file into memory keeps what it sees; others make it anew."""
+        for file in self.files:
+            file.unlink(missing_ok=True)
 
 
-class AnnotationReader(torch.utils.data.Dataset):
-    """Images and their annotations as arrays of the same shape for each image, as a DataLoader wants them."""
+def entries(folder: Path) -> list[CacheEntry]:
+    """All caches of a folder, the least recently used first; files that are not ours are left alone.
 
-    def __init__(self, dataset: Dataset, size: int, how: Fit) -> None:
-        self.dataset, self.size, self.how = dataset, size, how
-        self.exact = len(dataset) > 0 and dataset[0].part_masks is not None
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        """What `plain` and `arrays` give."""
-        sample = fit(self.dataset[index], self.size, self.how)
-        return *plain(sample), *self.arrays(sample)
-
-    def arrays(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Keypoints K×2, visible K, box 4 and packed part masks (empty where there are none) of a fitted sample."""
-        if (sample.part_masks is not None) != self.exact:
-            raise DaplError(
-                f"{sample.name}: {'has no' if self.exact else 'has'} part masks, unlike the first image of the data "
-                "set; give them for all images or for none."
-            )
-        parts = len(self.dataset.parts)
-        keypoints, visible = torch.zeros(parts, 2), torch.zeros(parts, dtype=torch.bool)
-        if sample.keypoints is not None:
-            keypoints = sample.keypoints.as_subclass(Tensor)
-            visible = torch.ones(parts, dtype=torch.bool) if sample.visible is None else sample.visible
-        box = torch.zeros(4) if sample.box is None else sample.box.as_subclass(Tensor)[0]
-        packed = np.empty(0, np.uint8)
-        if sample.part_masks is not None:
-            packed = np.packbits(sample.part_masks.as_subclass(Tensor).numpy(), axis=-1)
-        return keypoints, visible, box, torch.from_numpy(packed)
-
-    def read(self, rows: Sequence[int]) -> Annotations:
-        """Straight from the data set, which decodes each image."""
-        return stacked([self.arrays(fit(self.dataset[row], self.size, self.how)) for row in rows], self.size)
-
-
-def stacked(arrays: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]], size: int) -> Annotations:
-    keypoints, visible, boxes, packed = (torch.stack(list(column)) for column in zip(*arrays, strict=True))
-    return Annotations(keypoints, visible, boxes, packed.numpy() if packed.numel() else None, size)
-
-
-def write_annotations(folder: Path, key: str, count: int, batches: Iterable[Sequence[Tensor]]) -> None:
-    """``batches`` of what `AnnotationReader.arrays` gives, in order. Masks go to their file as they come.
-
-    Two files: the masks, which are mapped into memory, and the rest, whose presence says that both are whole.
+    >>> entries(Path("no such folder"))
+    []
     """
-    mark_as_cache(folder)
-    small: list[Sequence[Tensor]] = []
-    masks: np.ndarray | None = None
-    start = 0
-    with ExitStack() as stack:
-        for *rest, packed in batches:
-            small.append(rest)
-            if packed.numel():
-                if masks is None:
-                    file = stack.enter_context(replacing(_files(folder, key)[1]))
-                    masks = new_array(file, np.uint8, (count, *packed.shape[1:]))
-                masks[start : start + len(packed)] = packed.numpy()
-            start += len(packed)
-        flush(masks)
-    keypoints, visible, boxes = (torch.cat(list(column)).numpy() for column in zip(*small, strict=True))
-    with replacing(_files(folder, key)[0]) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, keypoints=keypoints, visible=visible, boxes=boxes, exact=np.array(masks is not None))
+    files: dict[str, list[tuple[str, Path, os.stat_result]]] = defaultdict(list)
+    if folder.is_dir():
+        for found in os.scandir(folder):
+            if (match := _FILE.fullmatch(found.name)) is not None:
+                try:
+                    files[match[1]].append((match[2], Path(found.path), found.stat()))
+                except FileNotFoundError:  # another process has just removed it
+                    continue
+    return sorted((_entry(key, known) for key, known in files.items()), key=lambda entry: (entry.used, entry.key))
 
 
-def open_annotations(folder: Path, key: str, size: int) -> Annotations | None:
-    """What `write_annotations` left behind, if it did."""
-    points, masks = _files(folder, key)
-    if not points.exists():
-        return None
-    *arrays, exact = read_arrays(points, ("keypoints", "visible", "boxes", "exact"))
-    if exact and not masks.exists():
-        return None
-    keypoints, visible, boxes = (torch.from_numpy(one) for one in arrays)
-    return Annotations(keypoints, visible, boxes, open_array(masks) if exact else None, size)
+def _entry(key: str, known: list[tuple[str, Path, os.stat_result]]) -> CacheEntry:
+    names = {name for name, _, _ in known}
+    kind = next((kind for name, kind in _KINDS.items() if name in names), "rest")
+    paths = tuple(sorted(path for _, path, _ in known))
+    return CacheEntry(
+        key, kind, paths, sum(stat.st_size for *_, stat in known), max(stat.st_mtime for *_, stat in known)
+    )
 
 
-def _files(folder: Path, key: str) -> tuple[Path, Path]:
-    """The files of the annotations, and of their part masks."""
-    return folder / f"{key}-annotations.npz", folder / f"{key}-parts.npy"
+def mark_used(folder: Path, key: str) -> None:
+    """The caches of this key are the last that go."""
+    for file in folder.glob(f"{key}-*"):
+        try:
+            os.utime(file)
+        except OSError:  # a folder that may only be read, or a file that has just gone
+            return
 
 
-_VERSION = 1  # raise when the same arguments would give other pixels
-WORKERS_BY = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-"""How loading processes start: a process of several on one machine was spawned itself and would spawn them, slowly."""
+def make_room(folder: Path, needed: float, limit: float, keep: Collection[str] = ()) -> tuple[bool, list[CacheEntry]]:
+    """Remove the least recently used caches until ``needed`` more bytes are within ``limit``; whether they are now.
 
+    Nothing is removed where that would not be enough. What was removed is returned too; the keys of ``keep`` stay.
 
-@dataclass(frozen=True)
-class Pixels:
-    """All images of a data set at one size. Arrays may be memory maps."""
-
-    images: np.ndarray
-    """uint8 n×3×S×S."""
-    masks: np.ndarray | None
-    """uint8 n×S×S in {0, 1}, or None where the data set has no masks."""
-
-    def image(self, row: int) -> Tensor:
-        """uint8 3×S×S."""
-        return torch.from_numpy(self.images[row].copy())
-
-    def mask(self, row: int) -> Tensor:
-        """uint8 S×S in {0, 1}; empty where there are no masks."""
-        return torch.empty(0, dtype=torch.uint8) if self.masks is None else torch.from_numpy(self.masks[row].copy())
-
-
-def base_rows(dataset: Dataset) -> tuple[Dataset, Sequence[int]]:
-    """The data set behind any subsets, and the rows of it that ``dataset`` shows: caches are kept for the former."""
-    rows: Sequence[int] = range(len(dataset))
-    while isinstance(dataset, Subset):
-        rows = array("q", (dataset.indices[row] for row in rows))
-        dataset = dataset.dataset
-    return dataset, rows
-
-
-def pixels_key(dataset: Dataset, size: int, how: Fit) -> str:
-    """Names the content: the same key, the same pixels."""
-    text = f"{_VERSION}/{dataset.fingerprint}/{size}/{how}/{len(dataset)}"
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-def load_pixels(
-    dataset: Dataset,
-    size: int,
-    how: Fit,
-    folder: Path,
-    workers: int = 0,
-    advance: Callable[[int], None] = lambda count: None,
-) -> Pixels:
-    """Open the arrays of ``dataset``, making them first where they do not exist; ``advance`` hears of each batch."""
-    key = pixels_key(dataset, size, how)
-    images, masks = folder / f"{key}-images.npy", folder / f"{key}-masks.npy"
-    if not (images.exists() and (masks.exists() or not dataset.has_masks)):
-        _write(dataset, size, how, images, masks, workers, advance)
-    return Pixels(open_array(images), open_array(masks) if dataset.has_masks else None)
-
-
-def load_annotations(
-    dataset: Dataset, size: int, how: Fit, folder: Path, advance: Callable[[int], None] = lambda count: None
-) -> Annotations:
-    """Keypoints, boxes and part masks of ``dataset`` at the size of its `Pixels`, made first where they do not exist.
-
-    They mostly do: whoever decodes the images writes them as well.
+    >>> make_room(Path("no such folder"), needed=5, limit=10)
+    (True, [])
     """
-    key = pixels_key(dataset, size, how)
-    found = open_annotations(folder, key, size)
-    if found is None:
-        batches = (batch[2:] for batch in read_batches(dataset, size, how, advance))
-        write_annotations(folder, key, len(dataset), batches)
-        found = open_annotations(folder, key, size)
-    assert found is not None
-    return found
-
-
-def plain(sample: Sample) -> tuple[Tensor, Tensor]:
-    """Image and mask as plain tensors: uint8 3×S×S and uint8 S×S (empty where there is no mask)."""
-    mask = torch.empty(0, dtype=torch.uint8) if sample.mask is None else sample.mask.as_subclass(Tensor)
-    return sample.image.as_subclass(Tensor), mask
-
-
-def read_batches(
-    dataset: Dataset, size: int, how: Fit, advance: Callable[[int], None], workers: int = 0
-) -> Iterator[Sequence[Tensor]]:
-    """Batches of what an `AnnotationReader` gives, in order."""
-    reader = AnnotationReader(dataset, size, how)
-    for batch in DataLoader(reader, batch_size=16, num_workers=workers, generator=torch.Generator()):
-        advance(len(batch[0]))
-        yield batch
-
-
-def _write(
-    dataset: Dataset, size: int, how: Fit, images: Path, masks: Path, workers: int, advance: Callable[[int], None]
-) -> None:
-    """One pass over the data set: images, masks and annotations."""
-    count = len(dataset)
-    key = pixels_key(dataset, size, how)
-    mark_as_cache(images.parent)
-    with replacing(images) as image_file, replacing(masks) as mask_file:
-        image_rows = new_array(image_file, np.uint8, (count, 3, size, size))
-        mask_rows = new_array(mask_file, np.uint8, (count if dataset.has_masks else 0, size, size))
-
-        def annotations() -> Iterator[Sequence[Tensor]]:
-            start = 0
-            for batch, batch_masks, *rest in read_batches(dataset, size, how, advance, workers):
-                stop = start + len(batch)
-                image_rows[start:stop] = batch.numpy()
-                if dataset.has_masks:
-                    mask_rows[start:stop] = batch_masks.numpy()
-                start = stop
-                yield rest
-
-        write_annotations(images.parent, key, count, annotations())
-        flush(image_rows, mask_rows)
+    held = entries(folder)
+    over = sum(entry.size for entry in held) + needed - limit
+    removable = [entry for entry in held if entry.key not in keep]
+    if over > sum(entry.size for entry in removable):
+        return False, []
+    removed = []
+    for entry in removable:
+        if over <= 0:
+            break
+        entry.remove()
+        removed.append(entry)
+        over -= entry.size
+    return True, removed

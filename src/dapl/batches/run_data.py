@@ -9,10 +9,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dapl.batches.cache import Pixels, base_rows, load_pixels, pixels_key
-from dapl.batches.compact import CompactPixels, compact_bytes, compact_files, load_compact, pixels_bytes
+from dapl.batches.cache import GB, make_room, mark_used
 from dapl.batches.features import compute_features, digest, features_key, open_features, write_features
-from dapl.batches.room import GB, make_room, mark_used
+from dapl.batches.pixels import (
+    CompactPixels,
+    Pixels,
+    base_rows,
+    compact_bytes,
+    compact_files,
+    load_compact,
+    load_pixels,
+    pixels_bytes,
+    pixels_key,
+)
 from dapl.batches.sources import BatchSource, Features, FeatureSource, ImageSource
 from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import expand_path

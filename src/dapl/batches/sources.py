@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
-from dapl.batches.cache import WORKERS_BY, Pixels, base_rows, plain
-from dapl.batches.compact import CompactPixels
+from dapl.batches.pixels import WORKERS_BY, CompactPixels, Pixels, base_rows, plain
 from dapl.common.seeds import derive_seed
 from dapl.data.sample import Dataset, Sample
 from dapl.data.transforms import Augmentation, Fit, augment, fit, mirrored

@@ -164,7 +164,7 @@ def mask_model(method: str, arguments: argparse.Namespace) -> str | None:
 def cache(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from datetime import datetime
 
-    from dapl.batches.room import GB, entries, make_room
+    from dapl.batches.cache import GB, entries, make_room
     from dapl.common.files import expand_path
 
     folder = expand_path(arguments.folder, "folder")

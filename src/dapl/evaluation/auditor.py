@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dapl.batches.cache import AnnotationReader, Annotations
+from dapl.batches.pixels import AnnotationReader, Annotations
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
 from dapl.data.sample import Dataset

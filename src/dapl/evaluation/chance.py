@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import base_rows
+from dapl.batches.pixels import base_rows
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch
 from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import AnnotationReader, Annotations, base_rows, load_annotations
+from dapl.batches.pixels import AnnotationReader, Annotations, base_rows, load_annotations
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, grid_masks
 from dapl.common.errors import DaplError, WriteError

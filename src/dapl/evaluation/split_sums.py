@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import AnnotationReader, base_rows
+from dapl.batches.pixels import AnnotationReader, base_rows
 from dapl.batches.run_data import RunData, Split
 from dapl.common.errors import BrokenError, MissingError, WriteError
 from dapl.common.files import write_json

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import base_rows, load_pixels, pixels_key
+from dapl.batches.pixels import base_rows, load_pixels, pixels_key
 from dapl.common.errors import DaplError
 from dapl.common.files import expand_path
 from dapl.config import Config

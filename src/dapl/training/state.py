@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dapl.batches.room import GB
+from dapl.batches.cache import GB
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, in_order, run_model
 from dapl.common.errors import BrokenError, DaplError

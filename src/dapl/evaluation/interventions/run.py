@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import base_rows
+from dapl.batches.pixels import base_rows
 from dapl.batches.run_data import Split
 from dapl.common.errors import DaplError
 from dapl.common.files import check_writable

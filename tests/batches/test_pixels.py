@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dapl.batches.cache import AnnotationReader, load_annotations, load_pixels, open_annotations, pixels_key
+from dapl.batches.pixels import AnnotationReader, load_annotations, load_pixels, open_annotations, pixels_key
 from dapl.common.errors import DaplError
 from dapl.data.cub import read_cub
 from dapl.data.sample import Sample

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dapl.batches.cache import Pixels, pixels_key
-from dapl.batches.compact import CompactPixels, compact_bytes, pixels_bytes
-from dapl.batches.room import GB, entries, make_room, mark_used
+from dapl.batches.cache import GB, entries, make_room, mark_used
+from dapl.batches.pixels import CompactPixels, Pixels, compact_bytes, pixels_bytes, pixels_key
 from dapl.batches.run_data import RunData
 from dapl.batches.sources import ImageSource, in_order
 from dapl.cli import main
