@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dapl.cli import data, experiments, fields, runs, train
+from dapl.cli import data, experiments, options, runs, train
 from dapl.cli.options import joined, overrides_of
 from dapl.common.errors import DaplError, is_text, nearest, printable, said_by_system
 
@@ -19,7 +19,7 @@ COMMANDS = (
     *(runs.evaluate, runs.interventions, runs.explain, runs.report, runs.serve, runs.export),
     *(experiments.compare, experiments.sweep),
     *(data.chance, data.masks, data.cache),
-    *(fields.fields, fields.completion),
+    *(options.fields, options.completion),
 )
 """In the order of ``dapl --help``; ``dapl prepare`` has commands of its own."""
 
