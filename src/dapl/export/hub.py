@@ -26,7 +26,6 @@ from dapl.common.reading import read_bytes, refuse_links_out, regular_file
 from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier, about
 from dapl.explain.evidence import ModelRecords
-from dapl.export.card import ModelCard
 from dapl.export.folder import (
     ADVICE,
     CARD,
@@ -42,6 +41,7 @@ from dapl.export.folder import (
     ExportedImage,
     ExportedPatches,
     ExportRecords,
+    ModelCard,
     PatchRecord,
     check_replaceable,
     first_line,
