@@ -76,11 +76,15 @@ from dapl.metrics.functional.diversity import (
     redundancy,
 )
 from dapl.metrics.functional.explanations import (
+    class_sizes,
     comprehensiveness,
     comprehensiveness_counts,
     distinctiveness,
     distinctiveness_counts,
+    explanation_size,
     most_active,
+    sparsity,
+    unique_prototypes,
 )
 from dapl.metrics.functional.faithfulness import (
     LOSS_CASES,
@@ -133,7 +137,6 @@ from dapl.metrics.functional.regions import (
     sized_regions,
     upsample,
 )
-from dapl.metrics.functional.sparsity import class_sizes, explanation_size, sparsity, unique_prototypes
 
 if not TYPE_CHECKING:
 
