@@ -29,8 +29,7 @@ from dapl.processes.interface import SingleProcess
 from dapl.runs.checkpoint import load_checkpoint, load_run
 from dapl.runs.run import Run
 from dapl.training import losses
-from dapl.training.feature_foreground import feature_foreground
-from dapl.training.parts import LocateObjective, discriminants, discriminate, k_means, start_heads
+from dapl.training.parts import LocateObjective, discriminants, discriminate, feature_foreground, k_means, start_heads
 from dapl.training.projection import set_to_class_means
 from dapl.training.trainer import train
 

@@ -30,7 +30,7 @@ from dapl.masks.doubts import MADE_LOG
 from dapl.masks.polygons import Box, filled_box
 from dapl.masks.refine import METHODS, GrabCutRefiner, Prompt, Refiner, create_refiner
 from dapl.models.backbone import Backbone, create_backbone
-from dapl.training.feature_foreground import FeatureForeground, feature_foreground
+from dapl.training.parts import FeatureForeground, feature_foreground
 
 MAKERS = (*METHODS[:2], "features", *METHODS[2:])
 """How masks are made: `METHODS`, and by what stands out in the features of all images together."""

@@ -43,9 +43,15 @@ from dapl.processes.interface import Processes, own_batches, sum_rows
 from dapl.processes.launch import is_first_process, launch
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
-from dapl.training.feature_foreground import SAMPLE, FeatureForeground, feature_foreground
 from dapl.training.objective import Objective
-from dapl.training.parts import LocateObjective, discriminate, start_heads
+from dapl.training.parts import (
+    SAMPLE,
+    FeatureForeground,
+    LocateObjective,
+    discriminate,
+    feature_foreground,
+    start_heads,
+)
 from dapl.training.projection import project, record_projection, set_to_class_means
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
 from dapl.training.stages import FitEpoch, Terms, burst, last_layer, make_optimizer, not_finite

@@ -17,7 +17,7 @@ from dapl.data.build import build_splits
 from dapl.data.sample import Dataset, Sample, Splits
 from dapl.models.parts import Parts
 from dapl.runs.checkpoint import load_run
-from dapl.training.feature_foreground import feature_foreground, first_component
+from dapl.training.parts import feature_foreground, first_component
 from dapl.training.trainer import train
 
 from ..conftest import TINY_RUN, TINY_SYSTEMS
