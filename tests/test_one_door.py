@@ -229,7 +229,7 @@ def test_nothing_but_the_door_turns_the_text_of_a_file_into_json() -> None:
     texts = {
         "common/reading.py": "the door itself",
         "runs/run.py": "a line of metrics.jsonl, read through the door and checked by its schema",
-        "evaluation/measures.py": "what another process of the same evaluation said",
+        "evaluation/measurements.py": "what another process of the same evaluation said",
         "experiments/sweep_study.py": "values of a trial in the study's database",
         "experiments/comparison.py": "a config that pydantic wrote",
         "data/shards.py": "annotations of the user, which have errors of their own",
