@@ -41,7 +41,7 @@ from dapl.processes.launch import make_processes
 from dapl.report.collect import IMAGES, Report, collect
 from dapl.report.images import source_rows, spread_images
 from dapl.report.page import write_folder, write_single_file
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.provenance import provenance
 from dapl.training.trainer import train
 

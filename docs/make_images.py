@@ -28,7 +28,7 @@ from dapl.data.toybirds import ToyBirds
 from dapl.explain.draw import contact_sheet
 from dapl.explain.sheet import prototype_sheet
 from dapl.processes.interface import SingleProcess
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"

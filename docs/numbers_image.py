@@ -36,7 +36,7 @@ from dapl.experiments.comparison_figures import new_figure, save_figure
 from dapl.metrics import functional as F
 from dapl.metrics.functional.regions import model_regions
 from dapl.processes.launch import make_processes
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.provenance import provenance
 
 SHOWN = ("random discs in the image", "random discs in the mask", "smooth noise in the mask")

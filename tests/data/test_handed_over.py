@@ -24,7 +24,7 @@ from dapl.evaluation import evaluate
 from dapl.explain.sheet import write_sheet
 from dapl.report.collect import collect
 from dapl.report.page import write_folder
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.serve.app import build_app
 from dapl.training.trainer import train

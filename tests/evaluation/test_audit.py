@@ -19,7 +19,7 @@ from dapl.data.transforms import fit
 from dapl.evaluation import Evaluation, EvaluationProtocol, audit, table
 from dapl.evaluation.original_protopnet import read_protopnet
 from dapl.metrics import functional as F
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 SIZE = 64
 

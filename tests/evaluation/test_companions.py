@@ -21,7 +21,7 @@ from dapl.evaluation.ground_truth import control_of
 from dapl.evaluation.statistics import ClassStatistic
 from dapl.metrics import functional as C
 from dapl.metrics import functional as F
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 SIZE = 64
 HALF, PATCH, BLUR = round(36 * SIZE / 224), round(32 * SIZE / 224), round(10 * SIZE / 224)

@@ -23,7 +23,7 @@ from dapl.data.transforms import fit
 from dapl.evaluation import Evaluation, EvaluationProtocol, evaluate, table
 from dapl.metrics import functional as F
 from dapl.metrics.functional.parts import part_masks
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 
 LOOKS = (

@@ -13,7 +13,7 @@ from dapl.common.errors import DaplError
 from dapl.data.build import build_splits
 from dapl.evaluation import EvaluationProtocol, evaluate, table
 from dapl.metrics import functional as F
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 NAMES = ("one_to_one_coverage", "parts_per_prototype", "islands", "island_coverage", "island_diversity")
 

@@ -18,7 +18,7 @@ from dapl.data.transforms import fit
 from dapl.evaluation import Evaluation, EvaluationProtocol, evaluate, table
 from dapl.metrics import functional as F
 from dapl.metrics.registry import NAMES
-from dapl.runs.checkpoint import LoadedRun, load_run
+from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 

@@ -18,7 +18,7 @@ from dapl.data.transforms import fit
 from dapl.experiments.comparison import plan
 from dapl.experiments.comparison_figures import BACKGROUND, NO_PART, TITLES, draw_frontier, leading, look, set_apart
 from dapl.explain.parts import facts_of
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 
 def test_both_images_are_there(compared: Path) -> None:

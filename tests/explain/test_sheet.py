@@ -16,7 +16,7 @@ from dapl.explain.draw import TileSheet, fitting_text
 from dapl.explain.evidence import ModelRecords
 from dapl.explain.sheet import prototype_sheet, render_sources
 from dapl.processes.interface import SingleProcess
-from dapl.runs.checkpoint import LoadedRun, load_run
+from dapl.runs.loading import LoadedRun, load_run
 
 
 @pytest.fixture

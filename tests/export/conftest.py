@@ -12,7 +12,7 @@ import pytest
 from dapl.explain.draw import to_pil
 from dapl.export.export import export_run, images_of_test
 from dapl.models.build import SYSTEMS
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 
 @pytest.fixture(scope="session")

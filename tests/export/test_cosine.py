@@ -13,7 +13,7 @@ import dapl
 from dapl.config import load_config
 from dapl.export.export import images_of_test
 from dapl.export.onnx_file import write_onnx
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.training.trainer import train
 
 WARM_UP, PROJECT = {"stage": "warm_up", "epochs": 2, "batch_size": 8}, {"stage": "project"}

@@ -26,7 +26,7 @@ from dapl.export.export import export_config, export_run, images_of_test
 from dapl.export.folder import LARGEST, decoded, take_images
 from dapl.export.hub import ExportedModel, load_exported
 from dapl.models.build import SYSTEMS
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.outlines import main_bounds
 from dapl.runs.run import Run
 from dapl.runs.schemas import PrototypeRecord

@@ -17,7 +17,7 @@ from dapl.export.export import exported_model
 from dapl.models.weight_sources import INAT_BIRDS, SOURCES
 from dapl.report.collect import collect
 from dapl.report.page import write_single_file
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 SAID = "drawn birds were seen before"
 

@@ -24,7 +24,7 @@ from dapl.export import onnx_file
 from dapl.export.export import images_of_test
 from dapl.export.onnx_file import InferenceGraph, compare, open_session, write_onnx
 from dapl.models.contract import PrototypeModel
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 
 def answers(path: Path, images: Tensor) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from dapl.evaluation.interventions.subjects import OwnEvidence, attribution_of
 from dapl.metrics.functional.regions import model_regions
 from dapl.models.build import SYSTEMS
 from dapl.models.contract import PrototypeModel
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 CLASSES = torch.tensor([0, 2])
 PROTOTYPED = sorted(set(SYSTEMS) - {"blackbox"})

@@ -18,7 +18,7 @@ from dapl.evaluation.passes import measure_split
 from dapl.metrics.registry import chosen, metric, number
 from dapl.models.build import SYSTEMS
 from dapl.processes.launch import make_processes
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 NAMES = ("distinctiveness", "comprehensiveness", "faithfulness", "spatial_misalignment")
 PROTOCOL = EvaluationProtocol(attack_images=4, attack_steps=2, resamples=20)

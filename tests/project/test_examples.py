@@ -19,7 +19,7 @@ MODULES = [
     "dapl.metrics.functional",
     "dapl.metrics.registry",
     "dapl.models",
-    "dapl.runs.checkpoint",
+    "dapl.runs.loading",
     "dapl.runs.run",
     "dapl.training.losses",
 ]

@@ -44,7 +44,7 @@ import doctest, sys
 import dapl
 from fastapi.testclient import TestClient
 from dapl.metrics.functional import regions
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.serve.app import build_app
 from dapl.training import losses
 

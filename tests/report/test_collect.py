@@ -23,7 +23,7 @@ from dapl.models.build import SYSTEMS
 from dapl.processes.launch import make_processes
 from dapl.report.collect import Report, collect
 from dapl.report.entries import FLAGS, SAME_SPOT, same_spot_groups
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 from .conftest import CLASSES, TEST_IMAGES
 

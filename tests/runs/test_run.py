@@ -10,7 +10,7 @@ import pytest
 
 from dapl import models
 from dapl.config import Config
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 

@@ -29,7 +29,7 @@ from dapl.export.export import export_run
 from dapl.export.hub import ExportedModel
 from dapl.models.build import build_model
 from dapl.models.weights import read_state_dict
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.marks import Marks
 from dapl.runs.run import Run
 from dapl.training.trainer import train

@@ -26,7 +26,7 @@ from PIL import Image
 
 import dapl
 from dapl.models.build import SYSTEMS
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.serve.app import build_app
 from dapl.serve.connections import server_config
 

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from dapl import load
 from dapl.data.images import MAX_PIXELS
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.outlines import lines_of
 from dapl.serve.app import bare_app, build_app
 from dapl.serve.connections import HEADER_SECONDS, MOST_CONNECTIONS, STALLED_SECONDS, STOP_SECONDS

@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dapl.cli import main
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.serve import connections
 from dapl.serve import requests as serve_requests
 from dapl.serve.app import build_app

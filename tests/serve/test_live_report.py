@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.serve import state
 from dapl.serve.state import LiveReport
 

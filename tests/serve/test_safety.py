@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.serve.app import build_app
 
 from .conftest import Server, encoded, image

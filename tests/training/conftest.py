@@ -18,7 +18,8 @@ from dapl.data.build import build_splits
 from dapl.data.transforms import fit
 from dapl.models.contract import Embedding, PrototypeModel
 from dapl.models.prototypes import Prototypes
-from dapl.runs.checkpoint import load_checkpoint, load_run
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training.trainer import train
 

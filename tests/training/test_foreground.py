@@ -13,7 +13,7 @@ from dapl.common.progress import Reporter
 from dapl.config import Config, load_config
 from dapl.metrics.functional import background_bias
 from dapl.processes.launch import make_processes
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.training.trainer import train
 
 

@@ -19,7 +19,8 @@ from dapl.common.progress import Reporter
 from dapl.config import Config, load_config
 from dapl.models.build import build_model
 from dapl.processes.interface import SingleProcess
-from dapl.runs.checkpoint import fresh_records, load_checkpoint, load_run
+from dapl.runs.checkpoint import fresh_records, load_checkpoint
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training import trainer
 from dapl.training.pruning import merge, plan_merge

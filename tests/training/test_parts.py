@@ -26,7 +26,8 @@ from dapl.models import Parts, create_backbone
 from dapl.models.contract import square_pixels
 from dapl.models.parts import Locator, standardised
 from dapl.processes.interface import SingleProcess
-from dapl.runs.checkpoint import load_checkpoint, load_run
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training import losses
 from dapl.training.parts import LocateObjective, discriminants, discriminate, feature_foreground, k_means, start_heads

@@ -16,7 +16,7 @@ from dapl.config import Config
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset, Sample, Splits
 from dapl.models.parts import Parts
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.training.parts import feature_foreground, first_component
 from dapl.training.trainer import train
 

@@ -25,7 +25,7 @@ from dapl.data.build import build_splits
 from dapl.models.build import SYSTEMS
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.marks import Marks, mark_now
 from dapl.runs.run import Run
 from dapl.training.pruning import foreground_shares, own_among_nearest, prune, without_marked

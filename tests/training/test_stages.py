@@ -24,7 +24,8 @@ from dapl.config import Config, FitStage, JointStage, LastLayerStage, WarmUpStag
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
-from dapl.runs.checkpoint import load_checkpoint, load_run
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
 from dapl.training import losses
 from dapl.training.objective import Objective
 from dapl.training.stages import (

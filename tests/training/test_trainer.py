@@ -17,7 +17,8 @@ from dapl.common.errors import DaplError
 from dapl.config import Config, dump_config, load_config
 from dapl.data.build import build_splits
 from dapl.data.toybirds import ToyBirds
-from dapl.runs.checkpoint import load_checkpoint, load_run
+from dapl.runs.checkpoint import load_checkpoint
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training import trainer
 from dapl.training.trainer import train

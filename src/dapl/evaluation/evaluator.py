@@ -32,7 +32,7 @@ from dapl.metrics.registry import NAMES, chosen, data_gives, metric, missing_nee
 from dapl.models.weight_sources import notice
 from dapl.processes.interface import Processes
 from dapl.processes.launch import launch
-from dapl.runs.checkpoint import LoadedRun, load_run
+from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.provenance import versions
 from dapl.runs.run import open_run
 

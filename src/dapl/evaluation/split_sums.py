@@ -28,7 +28,7 @@ from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics.functional import assign
 from dapl.metrics.naming import SAME_FROM
 from dapl.models.contract import PrototypeModel
-from dapl.runs.checkpoint import LoadedRun
+from dapl.runs.loading import LoadedRun
 from dapl.runs.schemas import PrototypeLook, looks_to_json
 
 _VERSION = 3  # raise when the same key would give other sums

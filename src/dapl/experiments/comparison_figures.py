@@ -29,7 +29,7 @@ from dapl.data.transforms import fit
 from dapl.experiments.comparison import CHANCE, ComparedSystem
 from dapl.explain.parts import ImageFacts, facts_of, foreground_shares, name_parts
 from dapl.metrics.functional.regions import model_regions
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 
 PANELS = (("accuracy", "coverage"), ("accuracy", "diversity"), ("coverage", "diversity"))
 TITLES = {"accuracy": "accuracy", "coverage": "Coverage", "diversity": "Diversity"}

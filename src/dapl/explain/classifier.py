@@ -28,7 +28,7 @@ from dapl.explain.local import LocalExplanation, localise
 from dapl.explain.parts import facts_of
 from dapl.explain.patches import PatchSource, RunPatches
 from dapl.models.contract import PrototypeModel
-from dapl.runs.checkpoint import LoadedRun
+from dapl.runs.loading import LoadedRun
 
 ImageLike: TypeAlias = "str | Path | Image.Image | np.ndarray | Tensor"
 """A file; a PIL image; an array H×W×3 or H×W; a tensor 3×H×W. Numbers are uint8, or floats from 0 to 1."""

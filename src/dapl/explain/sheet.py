@@ -22,7 +22,7 @@ from dapl.explain.parts import ImageFacts, foreground_shares
 from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import share_text
 from dapl.processes.interface import SingleProcess
-from dapl.runs.checkpoint import LoadedRun, load_run
+from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.outlines import moved, outline_of
 from dapl.runs.schemas import PrototypeRecord
 

@@ -30,7 +30,7 @@ from dapl.export.onnx_file import check_packages, write_onnx
 from dapl.models.contract import PrototypeModel
 from dapl.models.weights import WEIGHT_NAMES
 from dapl.processes.interface import SingleProcess
-from dapl.runs.checkpoint import LoadedRun, load_run
+from dapl.runs.loading import LoadedRun, load_run
 
 FORMATS = ("onnx", "hub")
 CHECKED = 16

@@ -52,7 +52,8 @@ from dapl.export.folder import (
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.weights import first_not_finite, hub_or_cache, write_tensors
-from dapl.runs.checkpoint import load_run, restore_model
+from dapl.runs.checkpoint import restore_model
+from dapl.runs.loading import load_run
 from dapl.runs.run import evaluation_in
 from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 

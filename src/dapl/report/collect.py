@@ -52,7 +52,7 @@ from dapl.report.images import (
     spread_images,
     tile_side,
 )
-from dapl.runs.checkpoint import LoadedRun, load_run
+from dapl.runs.loading import LoadedRun, load_run
 from dapl.runs.run import Run, open_run
 
 IMAGES = 3

@@ -1,4 +1,4 @@
-"""The model of a run on disk: its checkpoints, the records of its prototypes, and how both are opened (`load_run`).
+"""The model of a run on disk: its checkpoints, and the records of its prototypes in them.
 
 A checkpoint is one safetensors file with model, optimizer and, in its header, the position as JSON. Never a pickle.
 Random state is not stored: the position determines the seed of every random number (see `dapl.common.seeds`). Records
@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter
@@ -20,12 +20,9 @@ from torch import Tensor, nn
 
 from dapl.common.errors import BrokenError, DaplError, MissingError
 from dapl.common.reading import checked, parse_json, regular_file
-from dapl.config import Config
-from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.models.prototypes import of_class_from
-from dapl.models.weights import first_not_finite, write_tensors
-from dapl.runs.run import Run, open_run
+from dapl.models.weights import write_tensors
 from dapl.runs.schemas import CheckpointHeader, PrototypeRecord, Records
 
 FORMAT = 1
@@ -183,46 +180,3 @@ def records_of(checkpoint: Checkpoint, model: PrototypeModel, path: Path) -> lis
             f"{path}: prototypes: has records of {len(records)}, the model has {len(model.prototypes)}; {_ADVICE}."
         )
     return records
-
-
-@dataclass(frozen=True)
-class LoadedRun:
-    """A finished run in memory.
-
-    >>> load_run("runs/birds")                            # doctest: +SKIP
-    LoadedRun('runs/birds', Dapl: 10 classes, 100 prototypes, 2 of them removed)
-    """
-
-    run: Run
-    config: Config
-    model: PrototypeModel
-    """In evaluation mode, on the CPU."""
-    classes: list[str]
-    """Names in the order of the logits."""
-    records: list[PrototypeRecord]
-    """Where each prototype came from, by its number."""
-
-    def __repr__(self) -> str:
-        return f"LoadedRun({str(self.run.folder)!r}, {type(self.model).__name__}: {self.model.extra_repr()})"
-
-
-def load_run(run: Run | Path | str, which: Literal["best", "last"] = "best", config: Config | None = None) -> LoadedRun:
-    """Open a run with its config, its model and what is known of its prototypes.
-
-    ``config`` replaces the run's own where only data or runtime differ.
-
-    >>> load_run("runs/cub20").model    # doctest: +SKIP
-    """
-    run, config = open_run(run, config)
-    file = run.best if which == "best" else run.last
-    checkpoint = load_checkpoint(file)
-    classes = run.class_names()
-    model = build_model(config.model, len(classes), pretrained=False)
-    restore_model(model, checkpoint.model, file)
-    if (broken := first_not_finite(checkpoint.model)) is not None:
-        raise DaplError(
-            f"{file}: {broken} has values that are not finite, so that the model says nothing; train anew with a lower "
-            "learning rate, or restore it from a copy."
-        )
-    records = records_of(checkpoint, model, file)
-    return LoadedRun(run, config, model.eval().requires_grad_(False), classes, records)

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Scope
 from dapl.common.errors import DaplError
 from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier
-from dapl.runs.checkpoint import LoadedRun
+from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
 from dapl.serve.answers import Health
 from dapl.serve.inspector import Examples, Inspector
@@ -183,7 +183,7 @@ def serve(
     if token is not None and not re.fullmatch(_TOKEN, token):
         raise DaplError("--token: give 16 characters or more, of letters, digits and . _ ~ - .")
     requests_log = None if access_log is None else AccessLog(access_log)
-    from dapl.runs.checkpoint import load_run
+    from dapl.runs.loading import load_run
     from dapl.serve.connections import server_config
 
     runs = [load_run(folder) for folder in folders]

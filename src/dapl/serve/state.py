@@ -15,7 +15,7 @@ from dapl.explain.classifier import Classifier
 from dapl.explain.draw import templates
 from dapl.report.collect import Report, collect
 from dapl.report.page import Linked, render
-from dapl.runs.checkpoint import LoadedRun
+from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
 from dapl.serve.answers import Problem
 from dapl.serve.inspector import Examples, Inspector

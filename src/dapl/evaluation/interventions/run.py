@@ -36,7 +36,7 @@ from dapl.evaluation.interventions.subjects import Attribution, ExplainedModel, 
 from dapl.evaluation.protocol import SPLITS, one_of
 from dapl.evaluation.statistics import mean, with_intervals
 from dapl.processes.launch import make_processes
-from dapl.runs.checkpoint import load_run
+from dapl.runs.loading import load_run
 from dapl.runs.run import Run, versions
 
 IMAGES = 60
