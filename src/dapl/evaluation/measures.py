@@ -15,7 +15,6 @@ from torch import Tensor
 
 from dapl.common.seeds import generator
 from dapl.evaluation.measurements import Measurements
-from dapl.evaluation.misalignment import COLUMNS, misalignment
 from dapl.evaluation.statistics import (
     AnyStatistic,
     ClassStatistic,
@@ -29,7 +28,7 @@ from dapl.evaluation.statistics import (
     values,
     with_intervals,
 )
-from dapl.evaluation.views import BOX, BatchView, scaled
+from dapl.evaluation.views import ATTACK_COLUMNS, BOX, BatchView, scaled
 from dapl.metrics import functional as F
 from dapl.metrics.registry import METRICS, NUMBERS, metric
 
@@ -79,15 +78,22 @@ def _on_parts(view: BatchView) -> Columns:
     return {"kept": view.kept, "overlap": view.overlap, "visible": view.visible, "part_areas": view.part_areas}
 
 
+def _of_counts(
+    m: Measurements, counts: Tensor, terms: Callable[[Tensor], dict[str, Tensor]], biased: bool = False
+) -> list[AnyStatistic]:
+    """The terms of each row's counts (n×…), averaged over rows; in scope dataset those of all counts added up."""
+    if not m.pooled:
+        return [mean(**terms(counts))]
+    shape = counts.shape[1:]
+    return [Statistic(counts.flatten(1), lambda sums: terms(sums.unflatten(-1, shape)), biased=biased)]
+
+
 def _coverage_counts(m: Measurements, tau: float | None = None, column: str = "overlap") -> Tensor:
     return F.coverage_counts(m.assigned(tau, column), m.scoped["visible"], m.scoped["kept"]).double()
 
 
 def _coverage(m: Measurements) -> list[AnyStatistic]:
-    counts = _coverage_counts(m)
-    if m.pooled:
-        return [Statistic(counts, lambda sums: F.coverage_terms(sums)._asdict())]
-    return [mean(**F.coverage_terms(counts)._asdict())]
+    return _of_counts(m, _coverage_counts(m), lambda counts: F.coverage_terms(counts)._asdict())
 
 
 def _diversity_counts(m: Measurements, ious: str = "ious", overlap: str = "overlap") -> Tensor:
@@ -96,24 +102,17 @@ def _diversity_counts(m: Measurements, ious: str = "ious", overlap: str = "overl
 
 
 def _diversity(m: Measurements) -> list[AnyStatistic]:
-    counts = _diversity_counts(m)
-    if m.pooled:
-        by_part = (4, counts.shape[-1])
-        finish = lambda sums: F.diversity_terms(sums.unflatten(-1, by_part))._asdict()  # noqa: E731
-        return [Statistic(counts.flatten(1), finish, biased=True)]
-    return [mean(**F.diversity_terms(counts)._asdict())]
+    return _of_counts(m, _diversity_counts(m), lambda counts: F.diversity_terms(counts)._asdict(), biased=True)
 
 
 def _one_to_one(m: Measurements) -> list[AnyStatistic]:
     counts = F.matched_counts(m.assigned(), m.scoped["visible"], m.scoped["kept"]).double()
-    if m.pooled:
-        return [Statistic(counts, lambda sums: {"one_to_one_coverage": F.matched_share(sums)})]
-    return [mean(one_to_one_coverage=F.matched_share(counts))]
+    return _of_counts(m, counts, lambda counts: {"one_to_one_coverage": F.matched_share(counts)})
 
 
 def _parts_per_prototype(m: Measurements) -> list[AnyStatistic]:
     counts = F.assigned_counts(m.assigned(), m.scoped["visible"], m.scoped["kept"]).double()
-    return [ratio("parts_per_prototype", counts) if m.pooled else mean(parts_per_prototype=counts[:, 0] / counts[:, 1])]
+    return _of_counts(m, counts, lambda counts: {"parts_per_prototype": counts[..., 0] / counts[..., 1]})
 
 
 def _islands_on_parts(view: BatchView) -> Columns:
@@ -122,18 +121,12 @@ def _islands_on_parts(view: BatchView) -> Columns:
 
 def _island_coverage(m: Measurements) -> list[AnyStatistic]:
     counts = _coverage_counts(m, column="island_overlap")
-    if m.pooled:
-        return [Statistic(counts, lambda sums: {"island_coverage": F.coverage_terms(sums).coverage})]
-    return [mean(island_coverage=F.coverage_terms(counts).coverage)]
+    return _of_counts(m, counts, lambda counts: {"island_coverage": F.coverage_terms(counts).coverage})
 
 
 def _island_diversity(m: Measurements) -> list[AnyStatistic]:
     counts = _diversity_counts(m, "island_ious", "island_overlap")
-    if m.pooled:
-        by_part = (4, counts.shape[-1])
-        finish = lambda sums: {"island_diversity": F.diversity_terms(sums.unflatten(-1, by_part)).diversity}  # noqa: E731
-        return [Statistic(counts.flatten(1), finish, biased=True)]
-    return [mean(island_diversity=F.diversity_terms(counts).diversity)]
+    return _of_counts(m, counts, lambda counts: {"island_diversity": F.diversity_terms(counts).diversity}, biased=True)
 
 
 # --- the object ----------------------------------------------------------------------------------------------------
@@ -280,7 +273,7 @@ def _faithfulness(m: Measurements) -> list[AnyStatistic]:
 
 
 def _misalignment(m: Measurements) -> list[AnyStatistic]:
-    return [mean(**{name: m.images[name] for name in COLUMNS})]
+    return [mean(**{name: m.images[name] for name in ATTACK_COLUMNS})]
 
 
 MEASURES: dict[str, Measure] = {
@@ -313,7 +306,7 @@ MEASURES: dict[str, Measure] = {
     "consistency": Measure(_consistency, _corresponding),
     "stability": Measure(_stability, _stable),
     "purity": Measure(lambda m: [mean(purity=m.once["purity"])]),
-    "spatial_misalignment": Measure(_misalignment, misalignment),
+    "spatial_misalignment": Measure(_misalignment, lambda view: view.misalignment),
     "faithfulness": Measure(_faithfulness, lambda view: view.similarity_losses),
     "sparsity": Measure(
         lambda m: [mean(explanation_size=m.images["explanation_size"])],

@@ -83,8 +83,8 @@ class _SourceView(BatchView):
         maps = self.model.maps(embedding[self.place.flatten()], self.named.flatten().unsqueeze(1))
         return maps.view(*self.named.shape, *maps.shape[-2:])
 
-    @property
-    def _map_pixels(self) -> tuple[Tensor, int | None]:
+    @cached_property
+    def drawn_maps(self) -> tuple[Tensor, int | None]:
         return map_pixels(self.model, self.maps, self.size)
 
     @property

@@ -19,7 +19,7 @@ from dapl.evaluation.ground_truth import GroundTruth, control_of
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics import functional as F
 from dapl.metrics.functional.checks import has_negative
-from dapl.metrics.functional.regions import map_pixels
+from dapl.metrics.functional.regions import map_pixels, model_regions
 from dapl.models.contract import Output, PrototypeModel, square_pixels
 
 PUBLISHED_SIZE = 224
@@ -27,10 +27,25 @@ PUBLISHED_SIZE = 224
 BOX, PATCH, BLUR = 36, 32, 10
 """Half the side of Huang's box, side of PIP-Net's patch, σ of the blur: in pixels of an image of that size."""
 
+ATTACK_MARGIN, ATTACK_PERCENTILE = 10, 90.0
+"""Of the attack, as published: pixels around the box that are spared, and the region whose move is measured."""
+ATTACKED_AT_ONCE = 8
+"""Images per step of the attack: what a backward pass keeps of an image is a hundred times the image."""
+ATTACK_COLUMNS = ("spatial_misalignment", "activation_change", "rank_change", "accuracy_change", "attacked_share")
+
 
 def scaled(length: float, size: int) -> int:
     """A length that was published for images of 224 pixels, in whole pixels of this size."""
     return max(1, round(length * size / PUBLISHED_SIZE))
+
+
+def attacked_images(number: int, limit: int) -> Tensor:
+    """Which of the images are attacked, evenly over the data set, so that every class has its share: long, ascending.
+
+    >>> attacked_images(10, 4), attacked_images(3, 4)
+    (tensor([0, 3, 6, 9]), tensor([0, 1, 2]))
+    """
+    return torch.linspace(0, number - 1, min(number, limit), dtype=torch.float64).round().long()
 
 
 class BatchView:
@@ -56,7 +71,7 @@ class BatchView:
     @cached_property
     def regions(self) -> Tensor:
         """bool B×M×S×S, as large as the protocol says; a flat map has none."""
-        maps, size = self._map_pixels
+        maps, size = self.drawn_maps
         if self.protocol.region == "percentile":
             regions = self._regions_and_peaks[0]
         elif self.protocol.region == "mass":
@@ -69,7 +84,7 @@ class BatchView:
     @cached_property
     def _regions_and_peaks(self) -> tuple[Tensor, Tensor]:
         """By percentile: one look at the pixels gives both."""
-        return F.regions_and_peaks(*self._map_pixels, self.protocol.percentile)
+        return F.regions_and_peaks(*self.drawn_maps, self.protocol.percentile)
 
     @cached_property
     def region_sets(self) -> F.PixelSets:
@@ -81,9 +96,9 @@ class BatchView:
         """The masks of the parts, to be counted."""
         return None if self.truth.parts is None else F.PixelSets(self.truth.parts)
 
-    @property
-    def _map_pixels(self) -> tuple[Tensor, int | None]:
-        """Maps and the size to bring them to; None where they have it."""
+    @cached_property
+    def drawn_maps(self) -> tuple[Tensor, int | None]:
+        """Maps as they are drawn on the image, and the size to which they still have to be brought; None: they are."""
         return self.maps, self.size
 
     @property
@@ -156,7 +171,7 @@ class BatchView:
     @cached_property
     def peaks(self) -> Tensor:
         """long B×M×2: the highest pixel of each map."""
-        if self.protocol.region == "percentile" and self._map_pixels[0] is self.maps:
+        if self.protocol.region == "percentile" and self.drawn_maps[0] is self.maps:
             return self._regions_and_peaks[1]
         return F.peaks(self.maps, self.size)
 
@@ -184,11 +199,6 @@ class BatchView:
         """B×M, NaN where there is none: the share of the regions that lies on background."""
         masks = self.truth.masks
         return None if masks is None else F.region_background_share(self.region_sets, masks.bool(), self.kept)
-
-    @cached_property
-    def drawn_maps(self) -> tuple[Tensor, int | None]:
-        """Maps as they are drawn on the image, and the size to which they still have to be brought."""
-        return self.maps, self.size
 
     @cached_property
     def drawn_peaks(self) -> Tensor:
@@ -248,15 +258,9 @@ class ModelView(BatchView):
     def maps(self) -> Tensor:
         return self.model.maps(self.output.embedding.float(), self.named)
 
-    @property
-    def _map_pixels(self) -> tuple[Tensor, int | None]:
-        return map_pixels(self.model, self.maps, self.size)
-
     @cached_property
     def drawn_maps(self) -> tuple[Tensor, int | None]:
-        if type(self.model).to_pixels is PrototypeModel.to_pixels:
-            return self.maps, self.size
-        return self.model.to_pixels(self.maps, (self.size, self.size)), None
+        return map_pixels(self.model, self.maps, self.size)
 
     @cached_property
     def _evidence(self) -> Tensor:
@@ -320,6 +324,53 @@ class ModelView(BatchView):
         with self.run_data.processes.autocast():
             found = self.model(images).scores
         return found.float().gather(1, prototype)
+
+    @cached_property
+    def misalignment(self) -> dict[str, Tensor]:
+        """What an attack on the pixels outside a region changes: one value per image for each of `ATTACK_COLUMNS`.
+
+        NaN for images that are not attacked.
+        """
+        number = len(self.run_data.dataset(self.split))
+        mine = torch.isin(self.indices, attacked_images(number, self.protocol.attack_images)).nonzero().flatten()
+        found = torch.full((len(self.indices), len(ATTACK_COLUMNS)), torch.nan, dtype=torch.float64)
+        for rows in mine.split(ATTACKED_AT_ONCE) if len(mine) else ():
+            found[rows] = self._attacked(rows)
+        return dict(zip(ATTACK_COLUMNS, found.unbind(1), strict=True))
+
+    def _attacked(self, rows: Tensor) -> Tensor:
+        """n×5, of some rows of the batch. The prototype is the one that is most similar to the image, as published."""
+        model, protocol = self.model, self.protocol
+        images, labels = self.pixels[rows.to(self.labels.device)], self.labels[rows.to(self.labels.device)]
+        before = model(images)  # anew and without autocast, so that before and after differ by the attack alone
+        kept = model.prototypes.kept
+        prototype = before.scores.masked_fill(~kept, -torch.inf).argmax(1)
+        allowed = F.outside(self._region(before, prototype, protocol.percentile), scaled(ATTACK_MARGIN, self.size))
+        changed = F.attack(
+            lambda changed: model(changed).scores.gather(1, prototype.unsqueeze(1)),
+            images,
+            allowed,
+            protocol.attack_epsilon * model.backbone.std.flatten(),  # type: ignore[union-attr,operator]
+            protocol.attack_steps,
+            [generator(protocol.seed, "attack", index) for index in self.indices[rows].tolist()],
+        )
+        after = model(changed)
+        terms = F.misalignment_terms(
+            self._region(before, prototype, ATTACK_PERCENTILE),
+            self._region(after, prototype, ATTACK_PERCENTILE),
+            before.scores,
+            after.scores,
+            prototype,
+            kept & ~model.prototypes.of_images(labels),
+            before.logits.argmax(1) == labels,
+            after.logits.argmax(1) == labels,
+        )
+        return torch.stack([*terms, allowed.float().mean((-2, -1))], dim=1).double().cpu()
+
+    def _region(self, output: Output, prototype: Tensor, percentile: float) -> Tensor:
+        """bool n×S×S."""
+        maps = self.model.maps(output.embedding.float(), prototype.unsqueeze(1))
+        return model_regions(self.model, maps, self.size, percentile).squeeze(1)
 
     @cached_property
     def pixels(self) -> Tensor:
