@@ -25,8 +25,7 @@ from dapl.common.seeds import generator
 from dapl.config import BackboneConfig, DaplModel, ForegroundConfig, LossConfig, WarmUpStage
 from dapl.models.build import build_model
 from dapl.processes.interface import SingleProcess
-from dapl.training.objective import Objective
-from dapl.training.stages import FitEpoch, make_optimizer
+from dapl.training.stages import FitEpoch, Objective, make_optimizer
 
 CLASSES, IMAGES, SIDE = 200, 800, 7
 EVERY = 0.002

@@ -29,8 +29,8 @@ from dapl.metrics import Coverage
 from dapl.metrics.functional.regions import model_regions
 from dapl.models import Dapl, create_backbone
 from dapl.processes.interface import SingleProcess
-from dapl.training.objective import Objective
 from dapl.training.projection import project
+from dapl.training.stages import Objective
 from dapl.training.state import judge_images, judged
 
 BATCH, HEADS, SIDE, PARTS = 80, 10, 7, 6

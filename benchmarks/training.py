@@ -16,9 +16,8 @@ from dapl.common.seeds import generator
 from dapl.config import BackboneConfig, DaplModel, ForegroundConfig, LastLayerStage, LossConfig
 from dapl.models.build import build_model
 from dapl.processes.interface import SingleProcess
-from dapl.training.objective import Objective
 from dapl.training.projection import project
-from dapl.training.stages import last_layer
+from dapl.training.stages import Objective, last_layer
 
 CLASSES, BATCH, IMAGES, SIDE = 200, 32, 64, 224
 

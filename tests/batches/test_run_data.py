@@ -19,7 +19,7 @@ from dapl.config import Config
 from dapl.data.toybirds import ToyBirds
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
-from dapl.training.objective import Objective
+from dapl.training.stages import Objective
 
 UNCACHED = {"cache.pixels": False, "cache.features": False}
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 BEHIND = {
     "metrics/registry.py": "METRICS = (\n",
     "evaluation/measures.py": "MEASURES: dict[str, Measure] = {\n",
-    "training/objective.py": 'of the terms whose weight is not 0."""\n',
+    "training/stages.py": 'of the terms whose weight is not 0."""\n',
     "config/training.py": "class LossConfig(Section):\n",
 }
 BEFORE = {

@@ -14,9 +14,8 @@ from dapl.common.seeds import generator
 from dapl.config import JointStage, load_config
 from dapl.models.build import build_model
 from dapl.processes.interface import SingleProcess
-from dapl.training.objective import Objective
 from dapl.training.projection import project
-from dapl.training.stages import FitEpoch, make_optimizer
+from dapl.training.stages import FitEpoch, Objective, make_optimizer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGES = 4

@@ -27,9 +27,9 @@ from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.training import losses
-from dapl.training.objective import Objective
 from dapl.training.stages import (
     FitEpoch,
+    Objective,
     Terms,
     all_scores,
     last_layer,

@@ -43,7 +43,6 @@ from dapl.processes.interface import Processes, own_batches, sum_rows
 from dapl.processes.launch import is_first_process, launch
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
-from dapl.training.objective import Objective
 from dapl.training.parts import (
     SAMPLE,
     FeatureForeground,
@@ -54,7 +53,7 @@ from dapl.training.parts import (
 )
 from dapl.training.projection import project, record_projection, set_to_class_means
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
-from dapl.training.stages import FitEpoch, Terms, burst, last_layer, make_optimizer, not_finite
+from dapl.training.stages import FitEpoch, Objective, Terms, burst, last_layer, make_optimizer, not_finite
 from dapl.training.state import RunState, judge_images, judged
 
 

@@ -14,7 +14,7 @@ from dapl.common.seeds import generator
 from dapl.config import LossConfig
 from dapl.models.dapl import Dapl
 from dapl.training import losses
-from dapl.training.objective import Objective, draw_negatives
+from dapl.training.stages import Objective, draw_negatives
 
 B, C, N, D1, CHANNELS, SIDE = 3, 4, 3, 5, 6, 4
 LABELS = torch.tensor([0, 3, 2])
