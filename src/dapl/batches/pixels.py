@@ -199,6 +199,12 @@ def load_pixels(
     return Pixels(open_array(images), open_array(masks) if dataset.has_masks else None)
 
 
+def pixels_bytes(dataset: Dataset, size: int, how: Fit) -> float:
+    """The room that decoded images, their masks and exact masks of their parts take."""
+    parts = len(dataset.parts) / 8 if AnnotationReader(dataset, size, how).exact else 0
+    return len(dataset) * size * size * (3 + dataset.has_masks + parts)
+
+
 def load_annotations(
     dataset: Dataset, size: int, how: Fit, folder: Path, advance: Callable[[int], None] = lambda count: None
 ) -> Annotations:
@@ -235,26 +241,39 @@ def read_batches(
 def _write_pixels(
     dataset: Dataset, size: int, how: Fit, images: Path, masks: Path, workers: int, advance: Callable[[int], None]
 ) -> None:
-    """One pass over the data set: images, masks and annotations."""
-    count = len(dataset)
-    key = pixels_key(dataset, size, how)
     mark_as_cache(images.parent)
     with replacing(images) as image_file, replacing(masks) as mask_file:
-        image_rows = new_array(image_file, np.uint8, (count, 3, size, size))
-        mask_rows = new_array(mask_file, np.uint8, (count if dataset.has_masks else 0, size, size))
+        image_rows = new_array(image_file, np.uint8, (len(dataset), 3, size, size))
+        mask_rows = new_array(mask_file, np.uint8, (len(dataset) if dataset.has_masks else 0, size, size))
 
-        def annotations() -> Iterator[Sequence[Tensor]]:
-            start = 0
-            for batch, batch_masks, *rest in read_batches(dataset, size, how, advance, workers):
-                stop = start + len(batch)
-                image_rows[start:stop] = batch.numpy()
-                if dataset.has_masks:
-                    mask_rows[start:stop] = batch_masks.numpy()
-                start = stop
-                yield rest
+        def keep(rows: slice, batch: Tensor, batch_masks: Tensor) -> None:
+            image_rows[rows] = batch.numpy()
+            if dataset.has_masks:
+                mask_rows[rows] = batch_masks.numpy()
 
-        write_annotations(images.parent, key, count, annotations())
+        _decode_once(dataset, size, how, images.parent, workers, advance, keep)
         flush(image_rows, mask_rows)
+
+
+def _decode_once(
+    dataset: Dataset,
+    size: int,
+    how: Fit,
+    folder: Path,
+    workers: int,
+    advance: Callable[[int], None],
+    keep: Callable[[slice, Tensor, Tensor], None],
+) -> None:
+    """One pass over the data set: ``keep`` gets the rows, images and masks of each batch; annotations are written."""
+
+    def annotations() -> Iterator[Sequence[Tensor]]:
+        start = 0
+        for images, masks, *rest in read_batches(dataset, size, how, advance, workers):
+            keep(slice(start, start + len(images)), images, masks)
+            start += len(images)
+            yield rest
+
+    write_annotations(folder, pixels_key(dataset, size, how), len(dataset), annotations())
 
 
 @dataclass(frozen=True)
@@ -314,7 +333,7 @@ def load_compact(
     key = pixels_key(dataset, size, how)
     files = compact_files(folder, key, dataset.has_masks)
     if not all(file.exists() for file in files):
-        _write_compact(dataset, size, how, folder, workers, advance)
+        _write_compact(dataset, size, how, files, workers, advance)
     encoded = np.memmap(regular_file(files[0], AGAIN), np.uint8, "r")
     return CompactPixels(
         encoded, open_array(files[1], dtype=np.int64), open_array(files[2]) if files[2:] else None, size
@@ -322,10 +341,8 @@ def load_compact(
 
 
 def _write_compact(
-    dataset: Dataset, size: int, how: Fit, folder: Path, workers: int, advance: Callable[[int], None]
+    dataset: Dataset, size: int, how: Fit, files: Sequence[Path], workers: int, advance: Callable[[int], None]
 ) -> None:
-    key = pixels_key(dataset, size, how)
-    files = compact_files(folder, key, dataset.has_masks)
     ends = np.zeros(len(dataset) + 1, np.int64)
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(file)) for file in files]
@@ -333,23 +350,13 @@ def _write_compact(
         shape = (len(dataset), size, -(-size // 8))
         packed = new_array(temporary[2], np.uint8, shape) if dataset.has_masks else None
 
-        def annotations() -> Iterator[Sequence[Tensor]]:
-            row = 0
-            for images, masks, *rest in read_batches(dataset, size, how, advance, workers):
-                if packed is not None:
-                    packed[row : row + len(images)] = np.packbits(masks.numpy(), axis=-1)
-                for image in images:
-                    ends[row + 1] = ends[row] + stream.write(encode(image))
-                    row += 1
-                yield rest
+        def keep(rows: slice, images: Tensor, masks: Tensor) -> None:
+            if packed is not None:
+                packed[rows] = np.packbits(masks.numpy(), axis=-1)
+            for row, image in enumerate(images, rows.start):
+                ends[row + 1] = ends[row] + stream.write(encode(image))
 
-        write_annotations(folder, key, len(dataset), annotations())
+        _decode_once(dataset, size, how, files[0].parent, workers, advance, keep)
         flush(packed)
         with temporary[1].open("wb") as file:  # given a path, numpy would add .npy to it
             np.save(file, ends)
-
-
-def pixels_bytes(dataset: Dataset, size: int, how: Fit) -> float:
-    """The room that decoded images, their masks and exact masks of their parts take."""
-    parts = len(dataset.parts) / 8 if AnnotationReader(dataset, size, how).exact else 0
-    return len(dataset) * size * size * (3 + dataset.has_masks + parts)
