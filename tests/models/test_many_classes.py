@@ -11,8 +11,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dapl.models import Dapl, create_backbone
-from dapl.models import prototypes as module
+from dapl.models import Dapl, create_backbone, distances
 from dapl.models.prototypes import Prototypes, class_table
 
 
@@ -36,7 +35,7 @@ def test_distances_and_gradients_do_not_depend_on_the_chunks(monkeypatch: pytest
     weights = torch.rand(7, 12, generator=generator)
     found = []
     for elements in (1 << 24, 130):  # all at once; two images at a time
-        monkeypatch.setattr(module, "_CHUNK_ELEMENTS", elements)
+        monkeypatch.setattr(distances, "_CHUNK_ELEMENTS", elements)
         given = embedding.clone().requires_grad_()
         prototypes.zero_grad()
         nearest = prototypes.nearest(given)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl.models import prototypes as module
+from dapl.models import distances
+from dapl.models.distances import nearest_locations
 from dapl.models.prototypes import (
     CosinePrototypes,
     Prototypes,
     UnitPrototypes,
     class_table,
     log_similarity,
-    nearest_locations,
     one_class_each,
 )
 from dapl.training import losses
@@ -159,7 +159,7 @@ def test_chunks_change_nothing(
     allowed = torch.rand(B, H, W, generator=torch.Generator().manual_seed(3)) > 0.4
     allowed[:, 0, 0] = True
     whole, masked = layer.nearest(embedding), layer.nearest(embedding, allowed)
-    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(distances, "_CHUNK_ELEMENTS", elements)
     for expected, got in ((whole, layer.nearest(embedding)), (masked, layer.nearest(embedding, allowed))):
         assert torch.equal(expected.locations, got.locations)
         assert torch.equal(expected.distances, got.distances)
@@ -174,7 +174,7 @@ def test_chunks_bound_what_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         sizes.append(result.numel())
         return result
 
-    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 1000)
+    monkeypatch.setattr(distances, "_CHUNK_ELEMENTS", 1000)
     monkeypatch.setattr(torch, "matmul", watched)
     nearest_locations(torch.rand(20, 2, 3, 9), torch.rand(2, 3, 11))  # 198 an image
     assert max(sizes) <= 1000
