@@ -101,6 +101,32 @@ class ImageMean(RegisteredMetric):
         raise NotImplementedError
 
 
+class CountedMean(ImageMean):
+    """Terms made of a few counts: those of every image averaged, or in scope ``dataset`` those of all counts added up.
+
+    The first count over the second, where a class does not say otherwise.
+    """
+
+    state: ClassVar[str]
+    """Name of the counts, one per class, as in `Summed`."""
+    columns: ClassVar[int] = 2
+
+    def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
+        super().__init__(scope, **kwargs)
+        self._zeros(self.state, shape=(self.columns,), dtype=torch.float64)
+
+    def _terms(self, counts: Tensor) -> Sequence[Tensor]:
+        return [counts[..., 0] / counts[..., 1]]
+
+    def _add_counts(self, counts: Tensor) -> None:
+        """Add counts (…, columns) of images."""
+        self._add(*self._terms(counts))
+        self._count(**{self.state: counts.reshape(-1, self.columns).sum(0)})
+
+    def _pooled(self) -> Tensor:
+        return torch.stack(list(self._terms(getattr(self, self.state))))
+
+
 def check_number(got: int, wanted: int, what: str) -> None:
     if got != wanted:
         raise DaplError(f"this metric was made for {wanted} {what}, but the batch has {got}.")

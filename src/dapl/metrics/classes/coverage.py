@@ -13,12 +13,12 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.metrics import functional as F
-from dapl.metrics.classes.base import ImageMean, RegisteredMetric, Scope, check_number
+from dapl.metrics.classes.base import CountedMean, ImageMean, RegisteredMetric, Scope, check_number
 from dapl.metrics.functional.checks import counted
 from dapl.metrics.functional.diversity import counts_of_regions
 
 
-class Coverage(ImageMean):
+class Coverage(CountedMean):
     r"""Coverage over a data set: do the prototypes lie on parts, and on all of them?
 
     .. math:: \text{Coverage} = \frac{2 \cdot \text{Precision} \cdot \text{Recall}}{\text{Precision} + \text{Recall}}
@@ -41,20 +41,15 @@ class Coverage(ImageMean):
 
     number = "coverage"
     terms: ClassVar[int] = 3
-    counts: Tensor
-
-    def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
-        super().__init__(scope, **kwargs)
-        self._zeros("counts", shape=(4,))
+    state = "counts"
+    columns = 4
 
     def update(self, assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> None:
         """Add a batch of assignments (…, P, K)."""
-        counts = F.coverage_counts(assigned, visible, kept)
-        self._add(*F.coverage_terms(counts))
-        self._count(counts=counts.reshape(-1, 4).sum(0))
+        self._add_counts(F.coverage_counts(assigned, visible, kept))
 
-    def _pooled(self) -> Tensor:
-        return torch.stack(F.coverage_terms(self.counts.double()))
+    def _terms(self, counts: Tensor) -> Sequence[Tensor]:
+        return F.coverage_terms(counts)
 
 
 class PartPrecision(Coverage):
@@ -233,7 +228,7 @@ class PartAssignment(RegisteredMetric):
         return ax.figure, ax
 
 
-class OneToOneCoverage(ImageMean):
+class OneToOneCoverage(CountedMean):
     r"""One-to-one Coverage over a data set, see `dapl.metrics.functional.one_to_one_coverage`.
 
     .. math:: \frac{2 |\mathcal{M}|}{|\mathcal{P}| + K}
@@ -254,23 +249,18 @@ class OneToOneCoverage(ImageMean):
     """
 
     number = "one_to_one_coverage"
-    matched: Tensor
-
-    def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
-        super().__init__(scope, **kwargs)
-        self._zeros("matched", shape=(3,))
+    state = "matched"
+    columns = 3
 
     def update(self, assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> None:
         """Add a batch of assignments (…, P, K)."""
-        counts = F.matched_counts(assigned, visible, kept)
-        self._add(F.matched_share(counts))
-        self._count(matched=counts.reshape(-1, 3).sum(0))
+        self._add_counts(F.matched_counts(assigned, visible, kept))
 
-    def _pooled(self) -> Tensor:
-        return F.matched_share(self.matched.double()).unsqueeze(0)
+    def _terms(self, counts: Tensor) -> Sequence[Tensor]:
+        return [F.matched_share(counts)]
 
 
-class PartsPerPrototype(ImageMean):
+class PartsPerPrototype(CountedMean):
     """How many parts a prototype is on, see `dapl.metrics.functional.parts_per_prototype`.
 
     Arguments as of `OneToOneCoverage`; scope ``dataset`` is the mean over all prototypes of all images.
@@ -284,23 +274,14 @@ class PartsPerPrototype(ImageMean):
     """
 
     number = "parts_per_prototype"
-    assignments: Tensor
-
-    def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
-        super().__init__(scope, **kwargs)
-        self._zeros("assignments", shape=(2,))
+    state = "assignments"
 
     def update(self, assigned: Tensor, visible: Tensor | None = None, kept: Tensor | None = None) -> None:
         """Add a batch of assignments (…, P, K)."""
-        counts = F.assigned_counts(assigned, visible, kept)
-        self._add(F.parts_per_prototype(assigned, visible, kept))
-        self._count(assignments=counts.reshape(-1, 2).sum(0))
-
-    def _pooled(self) -> Tensor:
-        return (self.assignments[0] / self.assignments[1]).unsqueeze(0)
+        self._add_counts(F.assigned_counts(assigned, visible, kept))
 
 
-class IslandsPerRegion(ImageMean):
+class IslandsPerRegion(CountedMean):
     """How many islands a region has, see `dapl.metrics.functional.islands`; empty regions do not count.
 
     Args:
@@ -317,22 +298,13 @@ class IslandsPerRegion(ImageMean):
     """
 
     number = "islands"
-    found: Tensor
-
-    def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
-        super().__init__(scope, **kwargs)
-        self._zeros("found", shape=(2,))
+    state = "found"
 
     def update(self, regions: Tensor, kept: Tensor | None = None) -> None:
         """Add a batch of regions (…, P, H, W)."""
         number = F.islands(regions).number
         counts = number > 0 if kept is None else (number > 0) & kept
-        sums = torch.stack(((number * counts).sum(-1), counts.sum(-1)), dim=-1)
-        self._add(sums[..., 0] / sums[..., 1])
-        self._count(found=sums.reshape(-1, 2).sum(0))
-
-    def _pooled(self) -> Tensor:
-        return (self.found[0] / self.found[1]).unsqueeze(0)
+        self._add_counts(torch.stack(((number * counts).sum(-1), counts.sum(-1)), dim=-1))
 
 
 class PartIdentity(RegisteredMetric):

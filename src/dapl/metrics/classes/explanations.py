@@ -5,13 +5,13 @@ The whole is judged by whether it is distinct, comprehensive, and where it says 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dapl.metrics import functional as F
-from dapl.metrics.classes.base import ImageMean, RegisteredMetric, Scope, Summed
+from dapl.metrics.classes.base import CountedMean, RegisteredMetric, Summed
 
 
 class Distinctiveness(Summed):
@@ -123,7 +123,7 @@ class SpatialMisalignment(RegisteredMetric):
         return dict(zip(F.Misalignment._fields, means, strict=True))
 
 
-class BackgroundBias(ImageMean):
+class BackgroundBias(CountedMean):
     r"""The paper's background bias B on the raw maps, averaged over the prototypes that count and over images.
 
     .. math:: B(p_j, x, m) = \frac{\sum_{h,w} (1 - m[h,w]) \cdot a_j[h,w]}{\sum_{h,w} a_j[h,w]}
@@ -145,25 +145,11 @@ class BackgroundBias(ImageMean):
     """
 
     number = "background_bias"
-    pooled: ClassVar[str] = "pooled_maps"
-    """Name of the state (sum, number): a `MetricCollection` may take two metrics with the same names for one."""
-
-    def __init__(self, scope: Scope = "image", **kwargs: Any) -> None:
-        super().__init__(scope, **kwargs)
-        self._zeros(self.pooled, shape=(2,), dtype=torch.float64)
+    state = "pooled_maps"
 
     def update(self, maps: Tensor, masks: Tensor, kept: Tensor | None = None) -> None:
         """Add a batch of raw maps (…, P, H, W) and of masks (…, H, W) on their grid."""
-        self._add_shares(F.background_bias(maps, masks, kept))
-
-    def _add_shares(self, shares: Tensor) -> None:
-        shares = shares.double()
-        self._add(shares.nanmean(-1))
-        self._count(**{self.pooled: F.share_counts(shares).reshape(-1, 2).sum(0)})
-
-    def _pooled(self) -> Tensor:
-        total, number = getattr(self, self.pooled)
-        return (total / number).unsqueeze(0)
+        self._add_counts(F.share_counts(F.background_bias(maps, masks, kept).double()))
 
 
 class RegionBackgroundShare(BackgroundBias):
@@ -180,11 +166,11 @@ class RegionBackgroundShare(BackgroundBias):
     """
 
     number = "region_background_share"
-    pooled: ClassVar[str] = "pooled_regions"
+    state = "pooled_regions"
 
     def update(self, regions: Tensor, pixel_masks: Tensor, kept: Tensor | None = None) -> None:  # type: ignore[override]
         """Add a batch of regions (…, P, H, W) and of masks (…, H, W) at their size."""
-        self._add_shares(F.region_background_share(regions, pixel_masks, kept))
+        self._add_counts(F.share_counts(F.region_background_share(regions, pixel_masks, kept).double()))
 
 
 class ObjectOverlap(Summed):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.metrics.functional.checks import Generators, check_flags, check_same_shape, drawn
+from dapl.metrics.functional.pixel_sets import first_and_last
 
 Control = Literal["object", "blob", "anywhere"]
 TOLERANCE = 0.05
@@ -226,8 +227,7 @@ def _inside(regions: Tensor) -> Tensor:
 def _free(occupied: Tensor) -> Tensor:
     """By how much a set of rows may move: bool (…, H) → bool (…, 2H−1)."""
     side = occupied.shape[-1]
-    first = occupied.byte().argmax(-1, keepdim=True)
-    last = side - 1 - occupied.flip(-1).byte().argmax(-1, keepdim=True)
+    first, last = (place.unsqueeze(-1) for place in first_and_last(occupied))
     shift = torch.arange(1 - side, side, device=occupied.device)
     return (first + shift >= 0) & (last + shift < side)
 

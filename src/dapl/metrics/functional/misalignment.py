@@ -24,6 +24,7 @@ from dapl.metrics.functional.checks import (
     drawn,
     which,
 )
+from dapl.metrics.functional.pixel_sets import first_and_last
 
 
 class Misalignment(NamedTuple):
@@ -205,8 +206,7 @@ def outside(regions: Tensor, margin: int = 10) -> Tensor:
 def _covered(occupied: Tensor, margin: int) -> Tensor:
     """bool (…, S): from the first to the last of the occupied places, and a margin."""
     side = occupied.shape[-1]
-    first = occupied.byte().argmax(-1, keepdim=True)
-    last = side - 1 - occupied.flip(-1).byte().argmax(-1, keepdim=True)
+    first, last = (place.unsqueeze(-1) for place in first_and_last(occupied))
     place = torch.arange(side, device=occupied.device)
     return (place >= first - margin) & (place <= last + margin) & occupied.any(-1, keepdim=True)
 

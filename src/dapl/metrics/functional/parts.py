@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.metrics.functional.checks import check_keypoints, check_positive, check_same_grid, shape_of
+from dapl.metrics.functional.pixel_sets import first_and_last
 
 PartMode = Literal["disc", "clipped", "voronoi", "point"]
 RadiusOf = Literal["box", "image"]
@@ -117,9 +118,7 @@ def _radius(
 
 def _extent(occupied: Tensor) -> Tensor:
     """From the first to the last True along the last axis, as a number of pixels (0 if there is none)."""
-    number = occupied.shape[-1]
-    first = occupied.to(torch.uint8).argmax(-1)
-    last = number - 1 - occupied.flip(-1).to(torch.uint8).argmax(-1)
+    first, last = first_and_last(occupied)
     return torch.where(occupied.any(-1), last - first + 1, 0).to(torch.float32)
 
 

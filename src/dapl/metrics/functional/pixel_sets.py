@@ -161,6 +161,12 @@ def chunks(rows: int, elements_per_row: int, device: torch.device) -> Iterator[s
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
+def first_and_last(occupied: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of the first and the last True along the last axis, where there is one: bool (…, S) → long (…)."""
+    flags = occupied.byte()
+    return flags.argmax(-1), occupied.shape[-1] - 1 - flags.flip(-1).argmax(-1)
+
+
 class Islands(NamedTuple):
     """The islands of every region."""
 
