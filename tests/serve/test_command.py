@@ -54,7 +54,7 @@ def test_without_the_extra_it_says_what_to_install(
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["serve", str(run)]) == 2
-    assert "needs the package uvicorn; install what it takes with `pip install 'dapl[serve]'`" in said(capsys)
+    assert "(No module named 'uvicorn'); pip install 'dapl[serve]'" in said(capsys)
 
 
 def test_it_listens_to_this_machine_only_and_ends_with_ctrl_c(run: Path) -> None:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError, nearest, needing
 
 Call = Callable[[argparse.Namespace, dict[str, Any]], int]
 """Parsed arguments and overrides of fields in, exit code out."""
@@ -271,9 +271,7 @@ def _lines(name: str, default: str, meaning: str, width: int) -> list[str]:
     "completion fish > ~/.config/fish/completions/dapl.fish",
 )
 def completion(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    try:
+    with needing("dapl completion needs shtab", "completion"):
         import shtab
-    except ImportError as error:
-        raise DaplError("dapl completion needs shtab; pip install 'dapl[completion]'.") from error
     print(shtab.complete(arguments.parser, arguments.shell))
     return 0

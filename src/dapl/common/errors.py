@@ -6,7 +6,8 @@ And what its sentences are made of: what the system refused, the nearest known w
 import difflib
 import errno
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -60,6 +61,21 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """'; did you mean …?' where a known word is near, else the list of known ones."""
     near = difflib.get_close_matches(word[:200], known, n=1, cutoff=0.5)  # longer ones take minutes
     return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}."
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Within, the import of a package that is not there says which extra of dapl brings it.
+
+    >>> with needing("dapl sweep needs Optuna", "sweep"):
+    ...     import optuna2
+    Traceback (most recent call last):
+    dapl.common.errors.DaplError: dapl sweep needs Optuna (No module named 'optuna2'); pip install 'dapl[sweep]'.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise DaplError(f"{what} ({error}); pip install 'dapl[{extra}]'.") from error
 
 
 def is_text(name: str) -> bool:

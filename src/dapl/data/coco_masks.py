@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torchvision import tv_tensors
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, needing
 from dapl.data.listing import ImageSize
 
 _FIRST, _GOES_ON, _NEGATIVE = 48, 32, 16
@@ -23,13 +23,8 @@ its last five that it is negative."""
 
 def coco_mask_module() -> Any:
     """`pycocotools.mask`, or an error that names the extra it comes with."""
-    try:
+    with needing("data.name: segmentations of COCO are decoded by pycocotools", "coco"):
         from pycocotools import mask
-    except ImportError as error:
-        raise DaplError(
-            "data.name: segmentations of COCO are decoded by pycocotools, which is not installed; "
-            "pip install 'dapl[coco]'."
-        ) from error
     return mask
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError, nearest, needing
 from dapl.data.images import Encoded, read_image, read_mask
 from dapl.data.sample import Sample
 
@@ -81,10 +81,8 @@ def read_tables(root: str, image: str, label: str, mask: str | None) -> dict[str
 
 
 def _open(root: str) -> dict[str, Any]:
-    try:
+    with needing("data.name: huggingface needs the library datasets", "huggingface"):
         import datasets
-    except ImportError:
-        raise DaplError("data.name: huggingface needs the library datasets; pip install 'dapl[huggingface]'.") from None
     folder = Path(root)
     saved = any((folder / name).exists() for name in ("dataset_dict.json", "dataset_info.json", "state.json"))
     try:

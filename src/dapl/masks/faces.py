@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, needing
 from dapl.common.reading import read_bytes
 from dapl.masks.polygons import bounding_box, convex_hull, fill_polygon
 
@@ -94,11 +94,9 @@ class FaceFinder:
     """Landmarks of all faces of an image. Close it, or use it in a ``with``, so that MediaPipe ends its threads."""
 
     def __init__(self, model: Path) -> None:
-        try:
+        with needing("finding faces needs mediapipe", "faces"):
             import mediapipe
             from mediapipe.tasks.python import BaseOptions, vision
-        except ImportError as error:
-            raise DaplError(f"finding faces needs mediapipe ({error}); pip install 'dapl[faces]'.") from error
         self._image, self._format = mediapipe.Image, mediapipe.ImageFormat.SRGB
         try:
             with _quiet():

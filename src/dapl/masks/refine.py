@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from dapl.common.errors import DaplError, nearest
+from dapl.common.errors import DaplError, nearest, needing
 from dapl.masks.polygons import Box, bounding_box, filled_box
 
 METHODS = ("sam", "rembg", "grabcut", "none")
@@ -101,10 +101,8 @@ class GrabCutRefiner:
     name = "grabcut"
 
     def __init__(self) -> None:
-        try:
+        with needing("GrabCut needs OpenCV", "masks"):
             import cv2
-        except ImportError as error:
-            raise DaplError(f"GrabCut needs OpenCV ({error}); pip install 'dapl[masks]'.") from error
         self._cv2: Any = cv2
 
     def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:
@@ -183,13 +181,11 @@ class SamRefiner:
     name = "sam"
 
     def __init__(self, model: str | None = None) -> None:
-        try:
+        with needing("SAM needs transformers", "masks"):
             import dapl.common.operators  # noqa: F401, I001  (before transformers, which imports torchvision)
             import torch
             from transformers import SamModel, SamProcessor
             from transformers.utils import logging
-        except ImportError as error:
-            raise DaplError(f"SAM needs transformers ({error}); pip install 'dapl[masks]'.") from error
         from dapl.models.weights import hub_or_cache
 
         self._torch = torch
@@ -320,11 +316,9 @@ class RembgRefiner:
     def __init__(self, model: str | None = None) -> None:
         if importlib.util.find_spec("onnxruntime") is None:  # without it the import of rembg ends the process
             raise DaplError("rembg needs onnxruntime; pip install 'dapl[rembg]'.")
-        try:
+        with needing("rembg is not installed", "rembg"):
             import onnxruntime
             from rembg.sessions import sessions
-        except ImportError as error:
-            raise DaplError(f"rembg is not installed ({error}); pip install 'dapl[rembg]'.") from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
         options.log_severity_level = 3

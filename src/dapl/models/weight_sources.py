@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dapl.common.errors import DaplError, WriteError
+from dapl.common.errors import DaplError, WriteError, needing
 from dapl.common.files import expand_path, replacing
 from dapl.common.reading import LARGEST_DATA, read_bytes
 
@@ -195,12 +195,8 @@ def _convolutions(network: nn.Module) -> Iterator[tuple[str, Any, tuple[str, nn.
 
 def _layers(content: bytes) -> Iterator[tuple[Tensor, Tensor]]:
     """Weights in torch's layout, and bias, of each convolution and linear layer in order."""
-    try:
+    with needing("to convert a .tflite file, dapl reads it with the package tflite", "tflite"):
         import tflite
-    except ImportError as error:
-        raise DaplError(
-            "to convert a .tflite file, dapl reads it with the package tflite; `pip install 'dapl[tflite]'`."
-        ) from error
     model = tflite.Model.GetRootAsModel(content, 0)
     graph, operators = model.Subgraphs(0), tflite.BuiltinOperator
     axes = {

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError
+from dapl.common.errors import BrokenError, DaplError, MissingError, WriteError, needing
 from dapl.common.files import replacing_folder, write_json
 from dapl.common.reading import open_regular, read_as
 from dapl.data.faceforensics_files import LANDMARKS, VIDEO, ManifestLine, line_of, mask_name
@@ -314,9 +314,7 @@ def _reason(error: Exception) -> str:
 
 
 def _av() -> Any:
-    try:
+    with needing("reading videos needs PyAV", "faces"):
         import av
-    except ImportError as error:
-        raise DaplError(f"reading videos needs PyAV ({error}); pip install 'dapl[faces]'.") from error
     av.logging.set_level(av.logging.PANIC)  # a damaged video is told by us, once
     return av

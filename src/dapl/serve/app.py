@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, needing
 from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier
 from dapl.runs.loading import LoadedRun
@@ -173,13 +173,9 @@ def serve(
     Where others than this machine can reach it there is always a ``token``: a new one unless it is given. ``splits``:
     the data of runs that were trained on data handed over in Python.
     """
-    try:
+    with needing("dapl serve needs FastAPI and uvicorn", "serve"):
         import fastapi  # noqa: F401
         import uvicorn
-    except ImportError as error:
-        raise DaplError(
-            f"dapl serve needs the package {error.name}; install what it takes with `pip install 'dapl[serve]'`."
-        ) from error
     if token is not None and not re.fullmatch(_TOKEN, token):
         raise DaplError("--token: give 16 characters or more, of letters, digits and . _ ~ - .")
     requests_log = None if access_log is None else AccessLog(access_log)

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, needing
 from dapl.common.seeds import generator
 from dapl.data.sample import Sample
 from dapl.data.toybirds import PARTS, THINGS, ToyBirds
@@ -138,12 +138,8 @@ class IntegratedGradients:
 
 
 def _captum():
-    try:
+    with needing("attribution: gradcam and integrated_gradients need Captum", "attribution"):
         import captum.attr
-    except ImportError as error:
-        raise DaplError(
-            "attribution: gradcam and integrated_gradients need Captum; pip install 'dapl[attribution]'."
-        ) from error
     return captum.attr
 
 
