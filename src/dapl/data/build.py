@@ -14,7 +14,7 @@ from dapl.common.files import expand_path
 from dapl.common.plugins import DATASET_GROUP, find_builder
 from dapl.config import CocoData, CubData, DataSection, FaceForensicsData, FolderData, GivenData, ToyBirdsData
 from dapl.config.data import ShardData, SplitData, TableData
-from dapl.data.sample import Dataset, Sample, Splits, train_validation
+from dapl.data.sample import SPLITS, Dataset, Sample, Splits, train_validation
 
 if TYPE_CHECKING:
     from dapl.data.listing import Listing
@@ -95,7 +95,7 @@ def list_files(config: DataSection) -> Listing | None:
     if isinstance(config, CocoData):
         from dapl.data.coco import read_coco
 
-        files = {split: file for split in ("train", "validation", "test") if (file := path(split)) is not None}
+        files = {split: file for split in SPLITS if (file := path(split)) is not None}
         folders = {"train": path("images")} | {split: path(f"{split}_images") for split in ("validation", "test")}
         images = {split: folders[split] or folders["train"] for split in files}
         return read_coco(files, images, config.class_from, config.mask_of, config.classes, path("masks"))
@@ -172,7 +172,7 @@ def hand_over(config: DataSection, splits: Splits | None) -> InMemorySplits | No
             f"data.name: is {name}, but splits were handed over, and a run must not say that it saw other data than it "
             f"did; set config.data = GivenData(…), or leave splits out."
         )
-    for which in ("train", "validation", "test"):
+    for which in SPLITS:
         check_dataset(getattr(splits, which), which)
         for what in ("classes", "parts"):
             if list(getattr(getattr(splits, which), what)) != list(getattr(splits.train, what)):

@@ -18,7 +18,6 @@ import numpy as np
 from dapl.common.errors import DaplError, is_text, printable
 from dapl.common.reading import LARGEST_DATA, read_text
 from dapl.data.listing import (
-    SPLITS,
     Fault,
     ImageRecord,
     Listing,
@@ -26,10 +25,10 @@ from dapl.data.listing import (
     drop_unlearned_classes,
     name_missing_masks,
 )
+from dapl.data.sample import SPLIT_OF, SPLITS
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jp2")
 """Files with these are taken for images, in small or capital letters."""
-FOLDERS_OF_SPLITS = {split: split for split in SPLITS} | {"val": "validation", "valid": "validation"}
 MASKS, KEYPOINTS = "masks", "keypoints.csv"
 _IGNORED = ("thumbs.db", "desktop.ini")
 COLUMNS = ("image", "part", "x", "y")
@@ -74,14 +73,14 @@ def _folders_of_splits(root: Path, masks: Path | None, faults: list[Fault]) -> d
     """The class folders of each split; all of them are "train" where the root has no folder of that name."""
     inner = _folders(root, masks)
     by_name = {path.name.lower(): path for path in inner}
-    if not any(name in FOLDERS_OF_SPLITS for name in by_name):
+    if not any(name in SPLIT_OF for name in by_name):
         _leave_out_loose_images(root, root, faults)
         return {"train": inner}
     if "train" not in by_name:
         raise DaplError(f"{root}: has {', '.join(sorted(by_name))}, but no folder train; {LAYOUT}.")
     folders: dict[str, list[Path]] = {}
     for name, path in sorted(by_name.items()):
-        split = FOLDERS_OF_SPLITS.get(name)
+        split = SPLIT_OF.get(name)
         if split is None:
             if any(_is_image(file) for file in path.rglob("*")) and name != "parts":
                 text = f"{path}: left out, since it stands beside train and is neither val nor test."

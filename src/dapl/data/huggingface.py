@@ -9,9 +9,7 @@ from typing import Any
 
 from dapl.common.errors import DaplError, nearest, needing
 from dapl.data.images import Encoded, read_image, read_mask
-from dapl.data.sample import Sample
-
-_SPLITS = {"train": "train", "validation": "validation", "val": "validation", "valid": "validation", "test": "test"}
+from dapl.data.sample import SPLIT_OF, Sample, refuse_one_class
 
 
 class TableImages:
@@ -29,10 +27,8 @@ class TableImages:
         import datasets
 
         self.table = table
-        for column in (image, *([mask] if mask else [])):
-            self.table = self.table.cast_column(
-                column, datasets.Image(decode=False)
-            )  # files as they are, for our reader
+        for column in (image, *([mask] if mask else [])):  # files as they are, for our reader
+            self.table = self.table.cast_column(column, datasets.Image(decode=False))
         self.image, self.mask = image, mask
         self.classes: Sequence[str] = list(classes)
         self.labels: Sequence[int] = _labels(table, label, self.classes)
@@ -73,10 +69,7 @@ def read_tables(root: str, image: str, label: str, mask: str | None) -> dict[str
         if name is not None and name not in columns:
             raise DaplError(f"data.{field}: the table has no column {name!r}{nearest(name, columns)}")
     classes = _classes(tables["train"], label)
-    if len(classes) < 2:
-        raise DaplError(
-            f"data.root: {root} holds one class only ({', '.join(classes)}); a classifier needs two or more."
-        )
+    refuse_one_class(root, classes)
     return {split: TableImages(table, image, label, classes, mask) for split, table in tables.items()}
 
 
@@ -90,7 +83,7 @@ def _open(root: str) -> dict[str, Any]:
     except Exception as error:  # the library has no exception of its own for what it cannot read
         raise DaplError(f"data.root: {root} could not be read by datasets ({str(error).splitlines()[0]}).") from error
     tables = found if isinstance(found, dict) else {"train": found}
-    named = {_SPLITS[split]: table for split, table in tables.items() if split in _SPLITS}
+    named = {SPLIT_OF[split]: table for split, table in tables.items() if split in SPLIT_OF}
     if "train" not in named:
         raise DaplError(f"data.root: {root} has no split named train, only {', '.join(tables)}; rename one.")
     return named

@@ -20,14 +20,13 @@ from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError, is_text, printable
 from dapl.data.images import read_image, read_mask
-from dapl.data.sample import Sample
+from dapl.data.sample import SPLITS, Sample, refuse_one_class
 from dapl.data.transforms import crop_to_box, in_frame
 from dapl.masks.polygons import Box
 
 ImageSize = tuple[int, int]
 """Height and width of an image, upright."""
 Crop = Literal["none", "box"]
-SPLITS = ("train", "validation", "test")
 ON_EDGE = 1.0
 """Pixels by which a visible keypoint may lie outside the image and still be moved onto its edge."""
 
@@ -349,9 +348,7 @@ def refuse_unusable(listing: Listing) -> None:
     train = listing.records["train"]
     if not train:
         raise DaplError(listing.faults[0].text if listing.faults else f"{listing.source}: holds no training image.")
-    if len({record.label for record in train}) < 2:
-        only = listing.classes[train[0].label]
-        raise DaplError(f"{listing.source}: holds one class only ({only}); a classifier needs two or more.")
+    refuse_one_class(listing.source, [listing.classes[label] for label in sorted({record.label for record in train})])
     empty = next((split for split, records in listing.records.items() if not records), None)
     if empty is not None:
         raise DaplError(f"{listing.source}: holds no {empty} image of a known class; add some, or take it out.")

@@ -16,6 +16,10 @@ from torchvision import tv_tensors
 
 from dapl.common.errors import DaplError, nearest
 
+SPLITS = ("train", "validation", "test")
+SPLIT_OF = {split: split for split in SPLITS} | {"val": "validation", "valid": "validation"}
+"""The split that a folder, a file or a table of that name holds."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -186,6 +190,12 @@ def _named_class(classes: Sequence[str], name: str) -> int:
     if not found:
         raise DaplError(f"there is no class '{name}'{nearest(name, classes)}")
     return found[0]
+
+
+def refuse_one_class(source: object, classes: Sequence[str]) -> None:
+    """``source`` is named where the training images are of one class."""
+    if len(classes) < 2:
+        raise DaplError(f"{source}: holds one class only ({', '.join(classes)}); a classifier needs two or more.")
 
 
 def choose_classes(names: Sequence[str], wanted: int | Sequence[str | int] | None) -> list[int]:

@@ -21,12 +21,11 @@ from dapl.common.errors import DaplError
 from dapl.common.reading import open_regular
 from dapl.data.images import Encoded, read_image, read_mask
 from dapl.data.listing import file_stamp
-from dapl.data.sample import Sample
+from dapl.data.sample import SPLIT_OF, Sample, refuse_one_class
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "tif", "tiff")
 _MASKS = tuple(f"mask.{ending}" for ending in ("png", "jpg", "webp"))
-_SPLITS = {"train": "train", "training": "train", "val": "validation", "valid": "validation"}
-_SPLITS |= {name: name for name in ("validation", "test")}
+_SPLIT_OF = SPLIT_OF | {"training": "train"}
 
 
 class ShardedImages:
@@ -154,7 +153,7 @@ def find_shards(root: Path) -> dict[str, list[Path]]:
     for path in sorted(root.rglob("*.tar")):
         relative = path.relative_to(root)
         word = relative.parts[0] if len(relative.parts) > 1 else re.split(r"[^a-z]", path.name.lower())[0]
-        split = _SPLITS.get(word.lower(), "train" if len(relative.parts) == 1 else None)
+        split = _SPLIT_OF.get(word.lower(), "train" if len(relative.parts) == 1 else None)
         if split is None:
             raise DaplError(f"{path}: folder {word} is no split; use train, validation and test.")
         found.setdefault(split, []).append(path)
@@ -173,8 +172,5 @@ def read_shards(root: Path) -> dict[str, ShardedImages]:
     indices = {split: ShardIndex(files) for split, files in shards.items()}
     names = set(indices["train"].classes)
     classes = sorted(names, key=lambda name: (0, int(name), "") if name.isdigit() else (1, 0, name))
-    if len(classes) < 2:
-        raise DaplError(
-            f"data.root: {root} holds one class only ({', '.join(classes)}); a classifier needs two or more."
-        )
+    refuse_one_class(root, classes)
     return {split: ShardedImages(shards[split], index, classes) for split, index in indices.items()}

@@ -17,8 +17,8 @@ from dapl.common.files import remove, replacing, write_json
 from dapl.common.progress import Reporter
 from dapl.config import DataSection
 from dapl.data.build import build_splits, hand_over, list_files, split_listing
-from dapl.data.listing import SPLITS, Fault, FileDataset, Listing
-from dapl.data.sample import Dataset, Sample, Splits, Subset
+from dapl.data.listing import Fault, FileDataset, Listing
+from dapl.data.sample import SPLITS, Dataset, Sample, Splits, Subset
 from dapl.data.transforms import fit
 from dapl.explain.draw import TileSheet, draw_annotations, fitting_text, part_colour
 from dapl.masks.doubts import MaskDoubt, doubt_counts, mask_doubt
