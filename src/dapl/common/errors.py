@@ -63,6 +63,15 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}."
 
 
+def reason_of(error: BaseException) -> str:
+    """What an exception of another library says, as much of it as fits into a sentence of ours.
+
+    >>> reason_of(ValueError("no such layer\\nin the network")), reason_of(KeyError())
+    ('ValueError: no such layer', 'KeyError')
+    """
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:200]
+
+
 @contextmanager
 def needing(what: str, extra: str) -> Iterator[None]:
     """Within, the import of a package that is not there says which extra of dapl brings it.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import DaplError, nearest, needing
+from dapl.common.errors import DaplError, nearest, needing, reason_of
 from dapl.data.images import Encoded, read_image, read_mask
 from dapl.data.sample import SPLIT_OF, Sample, refuse_one_class
 
@@ -81,7 +81,7 @@ def _open(root: str) -> dict[str, Any]:
     try:
         found = datasets.load_from_disk(root) if saved else datasets.load_dataset(root)
     except Exception as error:  # the library has no exception of its own for what it cannot read
-        raise DaplError(f"data.root: {root} could not be read by datasets ({str(error).splitlines()[0]}).") from error
+        raise DaplError(f"data.root: {root} could not be read by datasets ({reason_of(error)}).") from error
     tables = found if isinstance(found, dict) else {"train": found}
     named = {SPLIT_OF[split]: table for split, table in tables.items() if split in SPLIT_OF}
     if "train" not in named:

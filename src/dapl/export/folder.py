@@ -93,12 +93,6 @@ def image_name(prototype: int) -> str:
     return f"{prototype:05d}.jpg"
 
 
-def first_line(error: Exception) -> str:
-    """What an exception of another library says, as much of it as fits into a message of ours."""
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else "no reason given"
-
-
 ADVICE = "`dapl export RUN` makes a whole folder"
 
 

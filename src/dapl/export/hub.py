@@ -20,7 +20,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dapl.common.errors import BrokenError, DaplError, MissingError
+from dapl.common.errors import BrokenError, DaplError, MissingError, reason_of
 from dapl.common.files import make_folder, replacing_folder, write_bytes, write_json, write_text
 from dapl.common.reading import read_bytes, refuse_links_out, regular_file
 from dapl.data.sample import Splits
@@ -44,7 +44,6 @@ from dapl.export.folder import (
     ModelCard,
     PatchRecord,
     check_replaceable,
-    first_line,
     image_name,
     read_config,
     read_records,
@@ -91,8 +90,8 @@ def push_folder(folder: Path, name: str, private: bool = False) -> str:
         api.upload_folder(folder_path=folder, repo_id=repository.repo_id, commit_message="Export from dapl")
     except Exception as error:  # the hub client raises a class of its own for each way in which it can fail
         raise DaplError(
-            f"--push {name}: the hub at {huggingface_hub.constants.ENDPOINT} did not take it ({type(error).__name__}: "
-            f"{first_line(error)}); the folder {folder} is whole, `hf upload {name} {folder}` tries again."
+            f"--push {name}: the hub at {huggingface_hub.constants.ENDPOINT} did not take it ({reason_of(error)}); the "
+            f"folder {folder} is whole, `hf upload {name} {folder}` tries again."
         ) from error
     return str(repository)
 
@@ -287,6 +286,6 @@ def _downloaded(name: str, revision: str | None) -> Path:
             return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_DOWNLOADED)))
     except Exception as error:  # the hub client raises a class of its own for each way in which it can fail
         raise DaplError(
-            f"{name}: no such folder, and the hub did not give it ({type(error).__name__}: {first_line(error)}); check "
-            "the name (a folder, or user/model) and the network."
+            f"{name}: no such folder, and the hub did not give it ({reason_of(error)}); check the name (a folder, or "
+            "user/model) and the network."
         ) from error

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, reason_of
 from dapl.common.files import replacing
-from dapl.export.folder import first_line
 from dapl.models.contract import PrototypeModel
 
 if TYPE_CHECKING:
@@ -118,8 +117,8 @@ def _trace(graph: InferenceGraph, size: int, facts: dict[str, Any], path: Path) 
             )
     except Exception as error:  # the exporter raises a class of its own for each way in which a network can be odd
         raise DaplError(
-            f"this model cannot be written as ONNX ({type(error).__name__}: {first_line(error)}); export with --format "
-            "hub, or train with another model.backbone.name."
+            f"this model cannot be written as ONNX ({reason_of(error)}); export with --format hub, or train with "
+            "another model.backbone.name."
         ) from error
     assert program is not None
     _forget_where(program.model)
@@ -196,7 +195,7 @@ def _answers(session: onnxruntime.InferenceSession, names: list[str], images: np
         return list(session.run(names, {"images": images}))
     except Exception as error:  # ONNX Runtime's own classes are not part of its interface
         raise DaplError(
-            f"ONNX Runtime fails on {len(images)} images ({first_line(error)}). The file was not kept; export with "
+            f"ONNX Runtime fails on {len(images)} images ({reason_of(error)}). The file was not kept; export with "
             "--format hub, or report the backbone and the versions."
         ) from error
 

@@ -16,7 +16,7 @@ from timm import create_model
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, reason_of
 from dapl.common.reading import open_regular
 
 _ENCODER = (
@@ -110,8 +110,9 @@ def load_mobile_sam(file: Path) -> tuple[MobileSam, Any]:
     except DaplError:
         raise
     except Exception as error:  # pickle, torch and zipfile each have their own
-        reason = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160]
-        raise DaplError(f"{file}: is no checkpoint of MobileSAM ({reason}); give its mobile_sam.pt.") from error
+        raise DaplError(
+            f"{file}: is no checkpoint of MobileSAM ({reason_of(error)}); give its mobile_sam.pt."
+        ) from error
     absent = [name for name in left.missing_keys if not name.startswith("head.")]
     absent += [name for name in also.missing_keys if not name.startswith("vision_encoder.")]
     if absent or left.unexpected_keys or also.unexpected_keys:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from dapl.common.errors import DaplError, nearest, needing
+from dapl.common.errors import DaplError, nearest, needing, reason_of
 from dapl.masks.polygons import Box, bounding_box, filled_box
 
 METHODS = ("sam", "rembg", "grabcut", "none")
@@ -257,7 +257,7 @@ def _where(image: np.ndarray, prompt: Prompt) -> tuple[Box | None, np.ndarray | 
 
 
 def _unreadable(model: str, error: Exception) -> DaplError:
-    reason = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].split(". ")[0][:160]
+    reason = reason_of(error).split(". ")[0]
     if Path(model).is_dir():
         return DaplError(
             f"{model}: holds no SAM that transformers can read ({reason}); it takes config.json, processor_config.json "
@@ -334,10 +334,9 @@ class RembgRefiner:
         try:
             self._session = session(kind, options)
         except Exception as error:  # pooch, requests and onnxruntime each have their own
-            reason = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160]
             raise DaplError(
-                f"{file or wanted}: rembg cannot load this model ({reason}); give an ONNX file by --rembg-model or "
-                f"{REMBG_VARIABLE}, or make masks by grabcut, which needs none."
+                f"{file or wanted}: rembg cannot load this model ({reason_of(error)}); give an ONNX file by "
+                f"--rembg-model or {REMBG_VARIABLE}, or make masks by grabcut, which needs none."
             ) from error
 
     def __call__(self, image: np.ndarray, prompt: Prompt) -> np.ndarray:

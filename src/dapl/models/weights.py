@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dapl.common.errors import DaplError, WriteError, nearest
+from dapl.common.errors import DaplError, WriteError, nearest, reason_of
 from dapl.common.files import expand_path, replacing
 from dapl.common.operators import timm
 from dapl.common.reading import open_regular, regular_file
@@ -91,9 +91,9 @@ def read_state_dict(path: Path) -> StateDict:
     except DaplError:
         raise
     except Exception as error:  # torch's reader raises nearly anything on a file that is none
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DaplError(
-            f"{path}: cannot be read as weights ({reason}); it is truncated, not a weight file, or holds code."
+            f"{path}: cannot be read as weights ({reason_of(error)}); it is truncated, is no file of weights, or holds "
+            "code."
         ) from error
     loaded = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded
     if not isinstance(loaded, dict) or not all(
@@ -133,7 +133,7 @@ def blank_network(name: str, features_only: bool = False) -> Any:
         with torch.device("meta"), _WithoutRandomNumbers():
             return timm.create_model(name, features_only=features_only)
     except Exception as error:  # each family of timm says in its own way that it gives no maps
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = reason_of(error)
         raise DaplError(f"model.backbone.name: {name} gives no feature maps ({reason}); take another one.") from error
 
 
@@ -305,9 +305,8 @@ def _package_advice(backbone: str) -> str:
 
 def offline_message(backbone: str, error: Exception) -> str:
     """What to do when the hub did not answer."""
-    reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
     return (
-        f"the hub did not give the weights of {backbone} ({type(error).__name__}: {reason}). Ways that need no hub: "
+        f"the hub did not give the weights of {backbone} ({reason_of(error)}). Ways that need no hub: "
         f"{_package_advice(backbone)} Or set model.backbone.weights to a local .safetensors or .pth file or folder, "
         "or to `random` to train from scratch."
     )

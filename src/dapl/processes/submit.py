@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, needing, reason_of
 from dapl.config import Config
 
 
@@ -58,10 +58,8 @@ def submit(training: SubmittedTraining, config: Config, cluster: str, options: M
     As many nodes and tasks per node as the config has nodes and devices. ``options`` are submitit's own, such as
     ``timeout_min`` and ``slurm_partition``.
     """
-    try:
+    with needing("--submit needs submitit", "cluster"):
         import submitit
-    except ImportError:
-        raise DaplError("--submit needs submitit; pip install 'dapl[cluster]'.") from None
     folder = training.out.parent / f"{training.out.name}-jobs"
     runtime = config.runtime
     try:
@@ -70,6 +68,4 @@ def submit(training: SubmittedTraining, config: Config, cluster: str, options: M
         executor.update_parameters(nodes=runtime.nodes, tasks_per_node=runtime.devices)
         return str(executor.submit(training).job_id), folder
     except (ValueError, TypeError, RuntimeError, NameError, OSError) as error:
-        raise DaplError(
-            f"--submit {cluster}: submitit could not send it off ({str(error).splitlines()[0]})."
-        ) from error
+        raise DaplError(f"--submit {cluster}: submitit could not send it off ({reason_of(error)}).") from error
