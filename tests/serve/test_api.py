@@ -19,8 +19,8 @@ from dapl.runs.loading import load_run
 from dapl.runs.outlines import lines_of
 from dapl.serve.app import bare_app, build_app
 from dapl.serve.connections import HEADER_SECONDS, MOST_CONNECTIONS, STALLED_SECONDS, STOP_SECONDS
-from dapl.serve.inspector import REMEMBERED
 from dapl.serve.requests import FORMATS, MAX_BYTES, PLACES
+from dapl.serve.state import REMEMBERED
 
 from .conftest import SIZE, WITH_PROTOTYPES, Server, encoded, image, serving
 

@@ -28,10 +28,9 @@ from dapl.explain.classifier import Classifier
 from dapl.runs.loading import LoadedRun
 from dapl.runs.marks import Marks
 from dapl.serve.answers import Health
-from dapl.serve.inspector import Examples, Inspector
 from dapl.serve.requests import HEALTH, PLACES, AccessLog, Guard, ModelThread, Refusal
 from dapl.serve.routes import compare_router, explain_router, facts_router, mark_router, page_router
-from dapl.serve.state import LiveReport, State
+from dapl.serve.state import Examples, Inspector, LiveReport, State
 
 log = logging.getLogger("dapl.serve")
 

@@ -20,9 +20,8 @@ from dapl.metrics.registry import HEADLINES
 from dapl.report.page import static_files
 from dapl.runs.marks import mark_now
 from dapl.serve import answers
-from dapl.serve.inspector import AskedImage, check_known
 from dapl.serve.requests import Refusal, decode, discard_body, read_body
-from dapl.serve.state import IMAGE_HEADERS, POLICY, Shared, State, problems
+from dapl.serve.state import IMAGE_HEADERS, POLICY, AskedImage, Shared, State, check_known, problems
 
 facts_router = APIRouter(prefix="/api", tags=["run"])
 
