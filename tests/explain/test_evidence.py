@@ -18,7 +18,16 @@ from torch.testing import assert_close
 
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
-from dapl.explain.evidence import Evidence, ModelRecords, _strongest, explain, explanations, logits_of, run_pass
+from dapl.explain.evidence import (
+    Evidence,
+    ModelRecords,
+    _strongest,
+    explain,
+    explanations,
+    heat_of,
+    logits_of,
+    run_pass,
+)
 from dapl.explain.parts import ImageFacts
 from dapl.models.build import SYSTEMS, build_model
 from dapl.models.contract import PrototypeModel, square_pixels
@@ -154,7 +163,10 @@ def test_maps_regions_and_places(model: PrototypeModel, images: Tensor) -> None:
         assert_close(row.map, expected, rtol=1e-4, atol=1e-4)
         assert float(row.map[row.location]) == pytest.approx(row.similarity, abs=1e-3)
         heat = model.to_pixels(row.map[None], (SIZE, SIZE))[0]
-        assert_close(row.heat, heat, rtol=1e-4, atol=1e-4)
+        assert_close(heat_of(model, row.map[None], SIZE)[0], heat, rtol=1e-4, atol=1e-4)
+        assert row.heat.shape[0] <= SIZE
+        fine = torch.nn.functional.interpolate(row.heat[None, None], (SIZE, SIZE), mode="bilinear")[0, 0]
+        assert float((fine - heat).abs().mean()) < 0.05 * float(heat.max() - heat.min())
         rows, columns = np.nonzero(region_of(model, row).numpy())
         box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
         squares = model(images[:1]).embedding.squares
@@ -257,7 +269,7 @@ def test_parts_and_background_of_an_annotated_image(dapl: PrototypeModel, images
         # the part is half of the image, of which a region of 5 % of the pixels never covers a fifth
         assert (row.here, row.part) == (None, None)
     tiny = torch.zeros(1, SIZE, SIZE, dtype=torch.bool)
-    y, x = divmod(int(rows[0].heat.argmax()), SIZE)
+    y, x = divmod(int(heat_of(dapl, rows[0].map[None], SIZE).argmax()), SIZE)
     tiny[0, y, x] = True
     pointed = ImageFacts(None, tiny, torch.tensor([True]), ("eye",))
     again = explain(dapl, images[0], known(dapl), top=1000, facts=pointed).classes[0].rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import io
 import json
 import re
 import shutil
@@ -21,7 +22,7 @@ from dapl import load
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.explain.classifier import Classifier
-from dapl.explain.draw import HEAT, blended, jpeg, overlay, percentage, signed
+from dapl.explain.draw import HEAT, blended, jpeg, overlay, overlay_strip, percentage, signed
 from dapl.explain.evidence import ModelRecords
 from dapl.explain.local import LocalExplanation
 from dapl.explain.patches import Patch, RunPatches
@@ -236,6 +237,13 @@ def test_overlays_are_seen_where_the_map_is_high() -> None:
     assert drawn[16, 30].sum() > drawn[16, 2].sum() + 100
     assert overlay(heat).startswith(b"\x89PNG")
     assert overlay(torch.ones(7, 7)) != overlay(heat)  # a map of one value is no error
+    flat, strip_of = torch.zeros(8, 8), torch.arange(64.0).view(8, 8)
+    content, side = overlay_strip(torch.stack((strip_of, flat, strip_of.T)))
+    strip = np.asarray(Image.open(io.BytesIO(content)))
+    assert (side, strip.shape) == (8, (30, 10))
+    for number, values in enumerate((strip_of, flat, strip_of.T)):  # each alone, with its edge repeated around it
+        alone = np.asarray(Image.open(io.BytesIO(overlay(values))))
+        assert np.array_equal(strip[10 * number : 10 * number + 10], np.pad(alone, 1, mode="edge"))
     assert jpeg(image).startswith(b"\xff\xd8")
 
 
@@ -367,7 +375,7 @@ def test_the_page_opens(
     assert page.locator("tbody tr").count() == sum(len(evidence.rows) for evidence in found.classes)
     assert page.locator("h1").inner_text() == found.predicted_name
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    images = page.locator("td.look:visible svg")
+    images = page.locator("td.look:visible > svg")
     assert all(images.nth(n).bounding_box()["width"] > 60 for n in range(images.count()))
     red = page.evaluate("parseInt(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
     assert (red < 60) == (scheme == "dark")

@@ -1,9 +1,11 @@
 """Outlines of regions: there is one wherever there is a region."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
-from dapl.runs.outlines import lines_of, main_bounds, outline_of, outlines_of
+from dapl.runs.outlines import _closed_lines, lines_of, main_bounds, outline_of, outlines_of
 
 
 @pytest.mark.parametrize("side", [64, 224])
@@ -30,12 +32,30 @@ def test_regions_traced_together_are_those_traced_alone(side: int) -> None:
     for region in regions:
         rows, columns = np.nonzero(region)
         boxes.append((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) if len(rows) else None)
-    together = outlines_of(regions, boxes)
+    traced = outlines_of(regions, boxes)
+    together = [None if one is None else one.path for one in traced]
     assert together == [outline_of(region) for region in regions]
     assert [path is None for path in together] == [box is None for box in boxes]
     assert len({path for path in together if path}) > 8
-    for path in filter(None, together):
+    for one in filter(None, traced):
+        path, main = one
         bounds = [(min(x), min(y), max(x), max(y)) for x, y in (zip(*line, strict=True) for line in lines_of(path))]
         left, top, right, bottom = max(bounds, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]))
         found = main_bounds(path)
+        assert found == main
         assert all(abs(a - b) < 1 for a, b in zip(found, (left, top, right, bottom), strict=True))
+
+
+def test_lines_are_those_of_a_tracer_of_contours() -> None:
+    """Against contourpy, which traces any surface: the same points, from the same one on, in the same order."""
+    contourpy = pytest.importorskip("contourpy")
+    random = np.random.default_rng(0)
+    for share in (0.05, 0.3, 0.5, 0.8) * 10:
+        height, width = random.integers(3, 30, 2)
+        ground = np.zeros((height, width), dtype=bool)
+        ground[1:-1, 1:-1] = random.random((height - 2, width - 2)) < share
+        ground[1, 1] = True
+        points, ends = _closed_lines(ground)
+        tracer = contourpy.contour_generator(z=ground.astype(float), line_type="Separate")
+        expected = tracer.lines(0.5)
+        assert [points[a:b].tolist() for a, b in pairwise(ends)] == [one.tolist() for one in expected]

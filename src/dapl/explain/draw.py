@@ -43,7 +43,7 @@ ATTENTION: tuple[Stop, ...] = (
 HEAD_COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#ffffff")
 """One per head, the same in every place: the colours of Okabe and Ito, which colour-blind people tell apart, with white
 for their black, which would be lost on images. Further heads begin again, with dashed lines."""
-_OVERLAY_SIDE = 38
+OVERLAY_SIDE = 28
 """Overlays are smooth, and a browser smooths them again: a few pixels are enough."""
 
 
@@ -61,13 +61,32 @@ def jpeg(image: Tensor, quality: int = 88) -> bytes:
 
 def overlay(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> bytes:
     """A map h×w as a PNG that is transparent where the map is low; scaled to its own range."""
-    step = -(-values.shape[-1] // _OVERLAY_SIDE)
-    shown = values[step // 2 :: step, step // 2 :: step].numpy()
-    low, high = float(shown.min()), float(shown.max())
-    levels = ((shown - low) * ((_SHADES - 1) / max(high - low, 1e-12)) + 0.5).astype(np.uint8)
-    height, width = levels.shape
+    return _shades_png(_shades(values.unsqueeze(0))[0], stops)
+
+
+def overlay_strip(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> tuple[bytes, int]:
+    """Maps M×h×h as overlays in one PNG, one below the other, and the side of one of them in it.
+
+    Around each is a border of one pixel that repeats its edge: who smooths one of them does not see the next one.
+    """
+    shades = _shades(values)
+    side = shades.shape[-1]
+    edge = np.arange(-1, side + 1).clip(0, side - 1)
+    return _shades_png(shades[:, edge][:, :, edge].reshape(-1, side + 2), stops), side
+
+
+def _shades(values: Tensor) -> np.ndarray:
+    """Maps M×h×w, each scaled to its own range: uint8, no finer than an overlay needs."""
+    step = -(-values.shape[-1] // OVERLAY_SIDE)
+    shown = values[:, step // 2 :: step, step // 2 :: step].numpy()
+    low, high = shown.min((1, 2), keepdims=True), shown.max((1, 2), keepdims=True)
+    return ((shown - low) * ((_SHADES - 1) / np.maximum(high - low, 1e-12)) + 0.5).astype(np.uint8)
+
+
+def _shades_png(shades: np.ndarray, stops: tuple[Stop, ...]) -> bytes:
+    height, width = shades.shape
     lines = np.zeros((height, width + 1), np.uint8)  # each begins with the filter of PNG, none
-    lines[:, 1:] = levels
+    lines[:, 1:] = shades
     header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0))
     pixels = _chunk(b"IDAT", zlib.compress(lines.tobytes(), 1))
     return b"\x89PNG\r\n\x1a\n" + header + _palette_chunks(stops) + pixels + _chunk(b"IEND", b"")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dapl.common.errors import DaplError
-from dapl.explain.draw import head_colour, is_dashed
+from dapl.explain.draw import OVERLAY_SIDE, head_colour, is_dashed
 from dapl.explain.parts import Described, ImageFacts, described, foreground_shares, name_parts
 from dapl.explain.patches import Box, Patch, PatchSource, close_up_of
 from dapl.metrics.functional import upsample
@@ -23,7 +23,7 @@ from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import Parts, background_share, background_warning, plain_name
 from dapl.models.contract import Embedding, FeatureTensors, Output, PrototypeModel, rows_of, square_pixels
 from dapl.runs.checkpoint import bounding_boxes
-from dapl.runs.outlines import main_bounds, outlines_of
+from dapl.runs.outlines import Outline, outlines_of
 from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
 PERCENTILE = 95.0
@@ -145,7 +145,7 @@ class Evidence(Reason):
     map: Tensor
     """H×W: similarity at every location."""
     heat: Tensor
-    """S×S: the same on the image, as the system itself shows its maps."""
+    """h×h: the same on the image, as the system itself shows its maps, and as fine as a page draws it."""
     attention: Tensor | None
     """H×W, sums to 1: from where that patch took its values; None for systems without attention."""
     record: PrototypeRecord | None
@@ -297,11 +297,16 @@ def run_pass(model: PrototypeModel, images: Tensor) -> ModelPass:
 
 def logits_of(model: PrototypeModel, done: ModelPass, switched_off: Collection[int] = ()) -> Tensor:
     """B×C, float64 on the CPU: the sum of the contributions of all prototypes that are not switched off."""
+    return _logits(model, done.output.scores.double().cpu(), model.class_weights().double().cpu(), switched_off)
+
+
+def _logits(model: PrototypeModel, scores: Tensor, weights: Tensor, switched_off: Collection[int]) -> Tensor:
+    """Scores B×P and weights P×C, float64; neither is changed."""
     silent = list(switched_off)
     check_index(silent, "prototype", len(model.prototypes))
-    scores = done.output.scores.double().cpu()
-    scores[:, silent] = 0
-    return scores @ model.class_weights().double().cpu()
+    if silent:
+        scores = scores.index_fill(1, torch.tensor(silent), 0)
+    return scores @ weights
 
 
 def check_index(chosen: Collection[int], kind: str, count: int) -> None:
@@ -348,8 +353,8 @@ def explanations(
     """
     if top < 1:
         raise DaplError(f"top is {top}; at least one prototype must be listed.")
-    logits = logits_of(model, done, switched_off)
     weights, scores = model.class_weights().double().cpu(), done.output.scores.double().cpu()
+    logits = _logits(model, scores, weights, switched_off)
     silent = tuple(sorted(set(switched_off)))
     found = []
     for row in range(len(done.images)):
@@ -366,12 +371,14 @@ def explanations(
             rows = [
                 Evidence(
                     own=known.classes[c] in common[j]["of"],
-                    weight=float(weights[j, c]),
-                    contribution=float(contributions[j]),
+                    weight=weight,
+                    contribution=contribution,
                     switched_off=j in silent,
                     **common[j],
                 )
-                for j in listed[c]
+                for j, weight, contribution in zip(
+                    listed[c], weights[listed[c], c].tolist(), contributions[listed[c]].tolist(), strict=True
+                )
             ]
             left = weights[:, c] != 0
             left[listed[c]] = False
@@ -388,11 +395,9 @@ def explanations(
 class Located:
     """Where M prototypes are active in one image of S×S pixels; on the CPU."""
 
-    heat: Tensor
-    """M×S×S: their maps on the image, as the system itself shows them."""
     boxes: list[Box | None]
     """Bounds of their regions; None where a map is flat and has none."""
-    outlines: list[str | None]
+    outlines: list[Outline | None]
     """Outlines of their regions, in pixels."""
     parts: list[str | None]
     """The part that each region lies on."""
@@ -404,17 +409,25 @@ def locate(
     model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | None, squares: Tensor | None = None
 ) -> Located:
     """maps: M×H×W of one image of side × side pixels; squares: M×3, what was seen, of a system that sees no more."""
-    maps = maps.cpu()
-    bicubic = type(model).to_pixels is PrototypeModel.to_pixels  # two matrix products do that ten times as fast
-    heat = upsample(maps, side) if bicubic else model.to_pixels(maps, (side, side)).cpu()
-    regions = model_regions(model, maps, side, PERCENTILE)
-    # Bounds of bytes take a quarter of the time that those of booleans take.
-    bounds = bounding_boxes(regions.view(torch.uint8))
+    regions = model_regions(model, maps.cpu(), side, PERCENTILE)
+    bounds = bounding_boxes(regions)
     outlines = outlines_of(regions.numpy(), bounds)
     if squares is not None:
         bounds = square_pixels(squares, side).tolist()
     boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]
-    return Located(heat, boxes, outlines, name_parts(regions, facts), foreground_shares(regions, facts))
+    return Located(boxes, outlines, name_parts(regions, facts), foreground_shares(regions, facts))
+
+
+def heat_of(model: PrototypeModel, maps: Tensor, side: int, drawn: int | None = None) -> Tensor:
+    """maps M×H×W on an image of side × side pixels, as the system itself shows them: M×S×S, on the CPU.
+
+    ``drawn``: no more than so many pixels per side are needed, S is as many; a system that does not upsample
+    bicubically paints on the pixels of the image all the same.
+    """
+    maps = maps.cpu()
+    if type(model).to_pixels is PrototypeModel.to_pixels:  # two matrix products do that ten times as fast
+        return upsample(maps, side if drawn is None else min(side, drawn))
+    return model.to_pixels(maps, (side, side)).cpu()
 
 
 def squares_of(model: PrototypeModel, embedding: Embedding, row: int, named: Tensor) -> Tensor | None:
@@ -440,13 +453,16 @@ def _common_fields(
     attention = model.evidence_maps(rows_of(done.features, slice(row, row + 1)), named, locations)
     maps = model.maps(done.output.embedding[row : row + 1].float(), named)[0]
     squares = squares_of(model, done.output.embedding, row, named[0])
-    found = locate(model, maps, side, facts, squares)
-    scores, heads = done.output.scores[row].double().cpu(), prototypes.group_of.tolist()
-    slots = slots_of(model)
+    found, heat = locate(model, maps, side, facts, squares), heat_of(model, maps, side, OVERLAY_SIDE)
+    scores, heads = done.output.scores[row, named[0]].tolist(), prototypes.group_of.tolist()
+    slots, places = slots_of(model), locations[0].tolist()
     height, width = maps.shape[-2:]
+    # To look into a tensor takes as long as to fill half of these fields: they are taken apart at once.
+    own_maps, own_heat = maps.cpu().unbind(), heat.unbind()
+    own_attention = [None] * len(listed) if attention is None else attention[0].cpu().unbind()
     common = {}
     for m, (j, classes) in enumerate(zip(listed, prototypes.classes_of(listed), strict=True)):
-        y, x = divmod(int(locations[0, m]), width)
+        y, x = divmod(places[m], width)
         record, said = known.record(j), known.described(j)
         box, outline = found.boxes[m], found.outlines[m]
         cropped = squares is not None and box is not None
@@ -454,12 +470,12 @@ def _common_fields(
             "prototype": j,
             "of": tuple(known.classes[c] for c in classes),
             "head": heads[j],
-            "similarity": float(scores[j]),
+            "similarity": scores[m],
             "location": (y, x),
             "place": ((x + 0.5) * side / width, (y + 0.5) * side / height),
             "box": box,
-            "outline": outline,
-            "view": box if cropped else close_up_of(None if outline is None else main_bounds(outline), side),
+            "outline": None if outline is None else outline.path,
+            "view": box if cropped else close_up_of(None if outline is None else outline.main, side),
             "colour": head_colour(slots[j]),
             "dashed": is_dashed(slots[j]),
             "part": said.name,
@@ -470,9 +486,9 @@ def _common_fields(
             "background": said.background,
             "same_spot": said.same_spot,
             "source": Source.of(record),
-            "map": maps[m].cpu(),
-            "heat": found.heat[m],
-            "attention": None if attention is None else attention[0, m].cpu(),
+            "map": own_maps[m],
+            "heat": own_heat[m],
+            "attention": own_attention[m],
             "record": record,
             "cropped": cropped,
         }

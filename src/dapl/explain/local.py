@@ -8,20 +8,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
-from dapl.explain.draw import ATTENTION, data_uri, jpeg, overlay, percentage, templates
-from dapl.explain.evidence import ClassEvidence, Evidence, Explanation, Reason, doc
+from dapl.explain.draw import percentage, templates
+from dapl.explain.drawings import PageDrawings, overview
+from dapl.explain.evidence import ClassEvidence, Explanation, Reason, doc
 from dapl.explain.figure import draw_figure
 from dapl.explain.overview import group_notes, labels_of
 from dapl.explain.patches import Patch, PatchSource
 
 FORMATS = ("html", "png", "json")
 JSON_FORMAT, JSON_VERSION = "dapl-explanation", 2
-_KEPT = 512
-"""Training patches that are kept as they are shown."""
 _BARS = 5
 """Classes whose probability the head of the page shows."""
 
@@ -93,36 +90,16 @@ class LocalExplanation(Explanation):
     def html(self) -> str:
         """One page with everything inside."""
         best = self.probabilities.argsort(descending=True, stable=True)[:_BARS].tolist()
-        drawn: dict[int, dict[str, Any]] = {}  # what is shown of a prototype whatever the class is drawn once
+        drawings = PageDrawings(self)
+        labels = labels_of(self.classes[0].rows, self.heads, drawings.size)
         template = templates("dapl.explain").get_template("local.html.j2")
         return template.render(
             why=self,
             bars=[(self.class_names[c], float(self.probabilities[c])) for c in best],
-            size=int(self.image.shape[-1]),
-            image=_address(jpeg(self.image, quality=92), "jpeg"),
-            labels=labels_of(self.classes[0].rows, self.heads, self.image.shape[-1]),
-            classes=[(evidence, [self._shown(row, drawn) for row in evidence.rows]) for evidence in self.classes],
+            labels=labels,
+            overviews=[overview(labels, drawings.size, with_names) for with_names in (True, False)],
+            drawings=drawings,
         )
-
-    def _shown(self, row: Evidence, drawn: dict[int, dict[str, Any]]) -> ShownReason:
-        if row.prototype not in drawn:
-            patch = self._patch(row)
-            drawn[row.prototype] = {
-                "heat": _address(overlay(row.heat), "png"),
-                "attention": None if row.attention is None else _address(overlay(row.attention, ATTENTION), "png"),
-                "patch": patch,
-            }
-        return ShownReason(**row.facts(), **drawn[row.prototype])
-
-    def _patch(self, row: Evidence) -> ShownPatch | None:
-        """As it is shown; the next image may need it again."""
-        kept = self.patches.shown
-        if row.prototype not in kept:
-            patch = self.close_up(row)
-            kept[row.prototype] = None if patch is None else ShownPatch.of(patch, _address(jpeg(patch.image), "jpeg"))
-            if len(kept) > _KEPT:
-                del kept[next(iter(kept))]
-        return kept[row.prototype]
 
     def group_notes(self, evidence: ClassEvidence) -> list[str]:
         """Which reasons of a class look at the same spot."""
@@ -169,8 +146,3 @@ class LocalExplanation(Explanation):
 def localise(explanation: Explanation, name: str, about: str, patches: PatchSource) -> LocalExplanation:
     """An explanation with the name of its image, the model in a few words and where training patches are had from."""
     return LocalExplanation(**vars(explanation) | {"name": name, "about": about, "patches": patches})
-
-
-def _address(content: bytes, kind: str) -> Markup:
-    """Long, and made of letters that need no escaping."""
-    return Markup(data_uri(content, kind))

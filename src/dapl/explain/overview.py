@@ -108,5 +108,6 @@ def _text(rows: Sequence[Reason]) -> str:
 
 def _ends(outline: str) -> tuple[tuple[float, float], tuple[float, float]]:
     """The leftmost and the rightmost point of the longest line."""
-    line = max(lines_of(outline), key=len)
+    longest = max(outline.split("Z")[:-1], key=lambda line: line.count(" "))
+    (line,) = lines_of(f"{longest}Z")
     return min(line), max(line)

@@ -83,7 +83,7 @@ class PatchSource:
 
     def __init__(self) -> None:
         self.shown: dict[int, Any] = {}
-        """By prototype: patches as a page shows them, kept by whoever makes pages."""
+        """By prototype: patches as drawn on a page, kept by whoever makes pages."""
 
     def patch(self, record: PrototypeRecord) -> Patch | None:
         """None for a prototype that was not projected, or whose image is not at hand."""

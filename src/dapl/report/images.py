@@ -22,12 +22,11 @@ from dapl.common.progress import Reporter
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.explain.draw import HEAT, TileSheet, encoded, levels_of, palette, to_pil
-from dapl.explain.evidence import locate, squares_of
+from dapl.explain.evidence import heat_of, locate, squares_of
 from dapl.explain.parts import ImageFacts
 from dapl.explain.patches import Box, close_up_of
 from dapl.models.contract import PrototypeModel
 from dapl.report.facts import rounded
-from dapl.runs.outlines import main_bounds
 from dapl.runs.schemas import PrototypeRecord
 
 _COLUMNS = 8
@@ -158,15 +157,16 @@ def _show_batch(
             listed = torch.tensor(named, device=embedding.values.device)
             maps = model.maps(embedding[row : row + 1], listed)[0]
             squares = squares_of(model, embedding, row, listed)
-            found = locate(model, maps, int(batch.images.shape[-1]), _facts(known, row, dataset.parts), squares)
-            cells = F.adaptive_avg_pool2d(found.heat.unsqueeze(1), HEAT_SIDE).squeeze(1)
+            size = int(batch.images.shape[-1])
+            found = locate(model, maps, size, _facts(known, row, dataset.parts), squares)
+            cells = F.adaptive_avg_pool2d(heat_of(model, maps, size).unsqueeze(1), HEAT_SIDE).squeeze(1)
             for m, j in enumerate(named):
                 heats[j] = torch.from_numpy(levels_of(cells[m]))
                 outline, box = found.outlines[m], found.boxes[m]
-                near = box if squares is not None else None if outline is None else main_bounds(outline)
+                near = box if squares is not None else None if outline is None else outline.main
                 values[j] = {
-                    "outline": outline,
-                    "view": squared(near, int(batch.images.shape[-1]), squares is not None),
+                    "outline": None if outline is None else outline.path,
+                    "view": squared(near, size, squares is not None),
                     "score": rounded(float(output.scores[row, j])),
                     "here": found.parts[m],
                     "foreground": rounded(found.foreground[m]),

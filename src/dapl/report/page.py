@@ -17,6 +17,8 @@ from markupsafe import Markup
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing_folder, write_bytes, write_json, write_text
 from dapl.explain.draw import templates
+from dapl.explain.drawings import drawn_once, overview
+from dapl.explain.overview import Label
 from dapl.report.collect import Report
 
 _STATIC = ("report.css", "report.js")
@@ -57,14 +59,28 @@ def render(
 ) -> str:
     """The page, or that of a ``template`` that extends ours."""
     style, script = (static_files()[name].decode("utf-8") for name in _STATIC)
+    blobs = {name: base64.b64encode(content).decode("ascii") for name, content in assets.embedded.items()}
     return (template or templates("dapl.report", "dapl.explain").get_template("report.html.j2")).render(
         report=data,
         assets=assets,
         policy=policy or assets.policy(),
         style=Markup(style),
         script=Markup(script),
-        blobs={name: base64.b64encode(content).decode("ascii") for name, content in assets.embedded.items()},
+        blobs=blobs,
+        overview=_overview(data, assets, blobs),
     )
+
+
+def _overview(data: Mapping[str, Any], assets: Linked | Embedded, blobs: Mapping[str, str]) -> Markup:
+    """The large image with the outlines of its prototypes, with their names and, for a narrow screen, without."""
+    shown = data["overview"]
+    if not shown:
+        return Markup()
+    file, size = shown["file"], data["size"]
+    address = f"data:image/jpeg;base64,{blobs.get(file, '')}" if assets.static is None else f"{assets.images}{file}"
+    labels = [Label(**one) for one in shown["labels"]]
+    outlines = ((row["outline"], row["colour"], row["dashed"]) for row in shown["rows"])
+    return drawn_once(address, outlines, size) + overview(labels, size, True) + overview(labels, size, False)
 
 
 @cache

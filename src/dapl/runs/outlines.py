@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,8 @@ _FINE = 160
 
 Line = list[tuple[float, float]]
 """Points (x, y) of one closed line."""
+Bounds = tuple[int, int, int, int]
+"""Left, top, right, bottom."""
 
 
 def outline_of(region: np.ndarray, box: Sequence[int] | None = None) -> str | None:
@@ -37,21 +40,30 @@ def outline_of(region: np.ndarray, box: Sequence[int] | None = None) -> str | No
         >>> [len(line) for line in lines_of(outline_of(square) or "")]
         [8]
     """
-    return outlines_of(region[None], [_bounds(region) if box is None else box])[0]
+    found = outlines_of(region[None], [_bounds(region) if box is None else box])[0]
+    return None if found is None else found.path
 
 
-def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> list[str | None]:
+class Outline(NamedTuple):
+    """The outline of a region."""
+
+    path: str
+    """Path data of SVG, in pixels."""
+    main: Bounds
+    """What `main_bounds` says of it."""
+
+
+def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> list[Outline | None]:
     """The outlines of regions (bool M×H×W) with these bounds, None where there are none; as `outline_of` each.
 
-    All of them are traced together, one below the other: the tracer takes longer to begin than to follow a line.
+    All of them are traced, smoothed and written together, one below the other: to begin takes longer than to go on.
 
     >>> squares = np.zeros((2, 8, 8), dtype=bool)
     >>> squares[0, 2:6, 2:6] = squares[1, 1:7, 1:7] = True
-    >>> outlines_of(squares, [(2, 2, 6, 6), None]) == [outline_of(squares[0]), None]
-    True
+    >>> first, second = outlines_of(squares, [(2, 2, 6, 6), None])
+    >>> first.path == outline_of(squares[0]), first.main, second
+    (True, (2, 2, 6, 6), None)
     """
-    from contourpy import LineType, contour_generator
-
     step = 2 if regions.shape[2] >= _FINE else 1  # of every second pixel: a quarter of the work, and nobody sees it
     cuts = [
         None if box is None else regions[m, box[1] : box[3] : step, box[0] : box[2] : step]
@@ -60,41 +72,133 @@ def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> l
     # Around each a line of ground, so that lines are closed and do not run into the next one.
     starts = np.cumsum([0, *(0 if cut is None else cut.shape[0] + 2 for cut in cuts)])
     width = max((cut.shape[1] + 2 for cut in cuts if cut is not None), default=0)
-    ground = np.zeros((starts[-1], width), dtype=np.float32)
-    if not ground.size:
-        return [None] * len(boxes)
-    for cut, start in zip(cuts, starts[:-1], strict=True):
+    ground = np.zeros((starts[-1], width), dtype=bool)
+    for cut, start in zip(cuts, starts[:-1].tolist(), strict=True):
         if cut is not None:
             ground[start + 1 : start + 1 + cut.shape[0], 1 : 1 + cut.shape[1]] = cut
-    found: list[list[np.ndarray]] = [[] for _ in boxes]
-    for line in contour_generator(z=ground, name="serial", line_type=LineType.Separate).lines(0.5):
-        points = np.asarray(line)
-        found[int(np.searchsorted(starts, points[0, 1], side="right")) - 1].append(points)
-    outlines = []
-    for box, start, every in zip(boxes, starts[:-1], found, strict=True):
-        lines = [line for line in every if len(line) > _LEAST] or sorted(every, key=len)[-1:]
-        corner = (0, 0) if box is None else (box[0] - 0.5 * step, box[1] - (start + 0.5) * step)
-        outlines.append(path_of([_smooth(line) * step + corner for line in lines]) if lines else None)
+    outlines: list[Outline | None] = [None] * len(boxes)
+    if not ground.any():
+        return outlines
+    points, ends = _closed_lines(ground)
+    region_of_line = np.searchsorted(starts, points[ends[:-1], 1], side="right") - 1
+    lengths = np.diff(ends)
+    # Specks are left out, unless there is nothing else: then the longest line, of equally long ones the last.
+    drawn = lengths > _LEAST
+    for m in set(region_of_line.tolist()) - set(region_of_line[drawn].tolist()):
+        own = np.flatnonzero(region_of_line == m)
+        drawn[own[len(own) - 1 - lengths[own][::-1].argmax()]] = True
+    shown = np.flatnonzero(drawn)
+    points, counts = _smooth(points, ends[shown], lengths[shown] - 1)
+    owner = region_of_line[shown]
+    corners = np.array([(0, 0) if box is None else box[:2] for box in boxes], dtype=float) - 0.5 * step
+    corners[:, 1] -= starts[:-1] * step
+    tenths = np.rint((points * step + np.repeat(corners[owner], counts, axis=0)) * 10).astype(int)
+    first = np.cumsum(counts) - counts
+    low, high = np.minimum.reduceat(tenths, first), np.maximum.reduceat(tenths, first)
+    areas = (high - low).prod(1)
+    edges = np.concatenate((low // 10, -(-high // 10)), axis=1).tolist()
+    texts = _line_texts(tenths, counts)
+    for m in dict.fromkeys(owner.tolist()):
+        own = np.flatnonzero(owner == m)
+        largest = own[areas[own].argmax()]
+        outlines[m] = Outline("".join(texts[line] for line in own), tuple(edges[largest]))
     return outlines
 
 
-def _bounds(region: np.ndarray) -> tuple[int, int, int, int]:
+def _closed_lines(ground: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lines around the pixels that are set in a map (bool h×w, nothing set at its border), one after the other.
+
+    Points (n×2), each line ending with its first point once more, and where they begin and end (lines + 1). A line goes
+    from edge to edge of pixels, which lie on its right; pixels that touch at a corner only are not of one piece.
+    """
+    width = ground.shape[1]
+    pixels = ground.ravel()
+    across, down = (np.flatnonzero(pixels[far:] != pixels[:-far]) for far in (1, width))
+    above, before = pixels[down], pixels[across]  # whether the first of the two is the one that is set
+    by_edge = (down[~above] + width, across[before], down[above], across[~before] + 1)
+    # An edge: its pixel, and on which side of it the edge is: above, on the right, below, on the left.
+    pixel, side = np.concatenate(by_edge), np.repeat(np.arange(4), [len(own) for own in by_edge])
+    ahead = pixel + np.array([1, width, -1, -width])[side]
+    beside = ahead + np.array([-width, 1, width, -1])[side]
+    goes_on, turns = pixels[ahead], pixels[ahead] & pixels[beside]
+    following = np.where(turns, beside, np.where(goes_on, ahead, pixel))
+    following_side = (side + np.where(turns, 3, np.where(goes_on, 0, 1))) & 3
+    number = np.empty(4 * pixels.size, dtype=np.int32)  # of the edge, by pixel and side
+    number[4 * pixel + side] = np.arange(len(pixel))
+    successor = number[4 * following + following_side].tolist()
+    # A line is met first, row by row, at an outer corner (nothing above, nothing on the left), or, of one around a
+    # hole, at the corner of the hole.
+    outer = by_edge[3][~pixels[by_edge[3] - width]]
+    hole = by_edge[2] + width
+    hole = hole[pixels[hole - 1] & pixels[hole - width - 1]]
+    corners = np.concatenate((number[4 * outer + 3], number[4 * (hole - width) + 2]))
+    seen, line, ends = bytearray(len(successor)), [], [0]
+    for first in corners[np.argsort(np.concatenate((outer, hole)))].tolist():
+        edge = first
+        while not seen[edge]:
+            seen[edge] = 1
+            line.append(edge)
+            edge = successor[edge]
+        if len(line) > ends[-1]:
+            line.append(first)
+            ends.append(len(line))
+    edges = np.array(line, dtype=np.intp)
+    row, column = np.divmod(pixel[edges], width)
+    x, y = np.array([[0, 0.5, 0, -0.5], [-0.5, 0, 0.5, 0]])[:, side[edges]]
+    return np.stack((column + x, row + y), axis=1), np.array(ends)
+
+
+def _bounds(region: np.ndarray) -> Bounds:
     """Left, top, right and bottom of the pixels that belong to it; zeros where none does."""
     across, down = np.flatnonzero(region.any(0)), np.flatnonzero(region.any(1))
     return (int(across[0]), int(down[0]), int(across[-1]) + 1, int(down[-1]) + 1) if len(across) else (0, 0, 0, 0)
 
 
-def _smooth(line: np.ndarray) -> np.ndarray:
-    """A closed line (n×2, the first point once more at its end) with fewer points and without the stairs of pixels."""
-    line = line[:-1]
-    if len(line) <= _LEAST:
-        return line
-    step = max(2, -(-len(line) // POINTS))
-    if len(line) < 2 * step * _SMOOTHED:
-        return line[::step]
-    window = max(_SMOOTHED, len(line) // _SHARE)
-    sums = np.concatenate((np.zeros((1, 2)), line, line[: window - 1])).cumsum(0)
-    return (sums[window:] - sums[:-window])[::step] / window
+def _smooth(points: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Closed lines with fewer points and without the stairs of pixels; and how many points each is left with.
+
+    ``points``: n×2; each line has so many points, from its start on.
+    """
+    steps = np.where(counts <= _LEAST, 1, np.maximum(2, -(-counts // POINTS)))
+    windows = np.where(counts < 2 * steps * _SMOOTHED, 1, np.maximum(_SMOOTHED, counts // _SHARE))
+    windows[counts <= _LEAST] = 1
+    left = -(-counts // steps)
+    line = np.repeat(np.arange(len(starts)), left)  # of every point that is left
+    place = (np.arange(len(line)) - np.repeat(np.cumsum(left) - left, left)) * steps[line]
+    # The sum of a window is the difference of two sums from the beginning on; a window that goes beyond the end of its
+    # line goes on at its beginning. Coordinates are halves of pixels: sums of them are exact.
+    sums = np.concatenate((np.zeros((1, 2)), points)).cumsum(0)
+    first = starts[line] + place
+    past = first + windows[line]
+    over = past > (starts + counts)[line]
+    ahead = sums[np.where(over, past - counts[line], past)]
+    ahead[over] += (sums[starts + counts] - sums[starts])[line[over]]
+    return (ahead - sums[first]) / windows[line, None], left
+
+
+class _Tenths(dict[int, str]):
+    """Numbers of tenths as texts: they come again and again."""
+
+    def __missing__(self, tenths: int) -> str:
+        text = str(tenths / 10).removesuffix(".0")
+        if len(self) < _KEPT:
+            self[tenths] = text
+        return text
+
+
+_KEPT = 2**16
+_TEXTS = _Tenths()
+
+
+def _line_texts(tenths: np.ndarray, counts: Sequence[int] | np.ndarray) -> list[str]:
+    """Closed lines, one after the other (n×2), each of so many points, as the path data of SVG."""
+    words = [_TEXTS[value] for value in tenths.ravel().tolist()]
+    texts, start = [], 0
+    for count in counts:
+        end = start + 2 * int(count)
+        texts.append(f"M{words[start]} {words[start + 1]}L{' '.join(words[start + 2 : end])}Z")
+        start = end
+    return texts
 
 
 def path_of(lines: Sequence[Sequence[Sequence[float]] | np.ndarray]) -> str:
@@ -103,12 +207,10 @@ def path_of(lines: Sequence[Sequence[Sequence[float]] | np.ndarray]) -> str:
     >>> path_of([[(0, 0), (4, 0), (4, 2.5)]])
     'M0 0L4 0 4 2.5Z'
     """
-
-    def text(line: Sequence[Sequence[float]] | np.ndarray) -> str:
-        values = np.round(np.asarray(line, dtype=float).ravel(), 1).tolist()
-        return " ".join(map(str, values)).replace(".0", "").replace(" ", "L", 2).replace("L", " ", 1)
-
-    return "".join(f"M{text(line)}Z" for line in lines)
+    if not lines:
+        return ""
+    points = np.concatenate([np.asarray(line, dtype=float) for line in lines])
+    return "".join(_line_texts(np.rint(points * 10).astype(int), [len(line) for line in lines]))
 
 
 def lines_of(path: str) -> list[Line]:
@@ -124,7 +226,7 @@ def lines_of(path: str) -> list[Line]:
     return lines
 
 
-def main_bounds(path: str) -> tuple[int, int, int, int]:
+def main_bounds(path: str) -> Bounds:
     """Left, top, right and bottom of the largest closed line: what a close-up of a scattered region shows.
 
     >>> main_bounds("M0 0L4 0 4 2.5ZM9 9L9.5 9 9.5 9.5Z")

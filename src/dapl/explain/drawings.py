@@ -1,0 +1,189 @@
+"""The drawings of pages, as SVG: the image with all its outlines and their names, close-ups, and maps over them.
+
+They are put together as text: a template takes several times as long for so many small pieces. A region is outlined in
+the colour of its head, dark below, so that it shows anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from markupsafe import Markup, escape
+
+from dapl.explain.draw import ATTENTION, HEAT, Stop, data_uri, jpeg, overlay_strip
+from dapl.explain.evidence import Evidence, Explanation
+from dapl.explain.overview import Label
+
+_KEPT = 512
+"""Training patches that are kept as they are shown."""
+_LONGEST = 30
+"""Letters of a name beside the image."""
+
+
+def outlined(path: str, colour: str, dashed: bool = False) -> Markup:
+    """The outline of a region in the colour of its head.
+
+    >>> print(outlined("M0 0L4 0 4 2.5Z", "#e69f00"))
+    <path class="case" d="M0 0L4 0 4 2.5Z"/><path class="edge" d="M0 0L4 0 4 2.5Z" stroke="#e69f00"/>
+    """
+    edge = "edge dashed" if dashed else "edge"
+    return Markup(f'<path class="case" d="{path}"/><path class="{edge}" d="{path}" stroke="{colour}"/>')
+
+
+def drawn_once(image: str, outlines: Iterable[tuple[str | None, str, bool]], size: int) -> Markup:
+    """What several drawings of a page use: the image (its address), and all outlines together.
+
+    ``outlines``: the arguments of `outlined`; no path where there is no region.
+    """
+    together = "".join(outlined(path, colour, dashed) for path, colour, dashed in outlines if path)
+    return _hidden(
+        f'<image id="input" href="{escape(image)}" width="{size}" height="{size}"/>\n<g id="outlines">{together}</g>'
+    )
+
+
+def _hidden(definitions: str) -> Markup:
+    return Markup(
+        f'<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{definitions}</defs></svg>'
+    )
+
+
+def overview(labels: Sequence[Label], size: int, with_names: bool) -> Markup:
+    """The image with all outlines and, where there is room for them, the names beside it; it uses `drawn_once`."""
+    beside = round(size * 0.74) if with_names else 0
+    said = escape("; ".join(f"{one.title} {one.text}" for one in labels))
+    names = "".join(_name(one, size) for one in labels) if with_names else ""
+    return Markup(
+        f'<svg class="overview {"named" if with_names else "bare"}" viewBox="{-beside} 0 {size + 2 * beside} {size}" '
+        f'role="img" aria-label="The image with the outlines of its reasons: {said}">\n'
+        f'<use href="#input"/>\n<use href="#outlines"/>\n{names}</svg>\n'
+    )
+
+
+def _name(one: Label, size: int) -> str:
+    """A line from the outline to the edge of the image, a key in the colour of the head, and two lines of text."""
+    font, key = size / 24, size * 0.022
+    x = -size * 0.03 if one.left else size * 1.03
+    corner, words = (x - key, x - size * 0.037) if one.left else (x, x + size * 0.037)
+    anchor = ' text-anchor="end"' if one.left else ""
+    title, text = escape(one.title), escape(one.text)
+    short = text if len(one.text) <= _LONGEST else escape(f"{one.text[: _LONGEST - 1]}…")
+    gap = (
+        f'<rect x="{corner:.2f}" y="{one.y - font * 0.35:.2f}" width="{key:.2f}" height="{font * 0.7:.2f}" fill="#fff" '
+        'class="dot"/>'
+    )
+    return (
+        f'<polyline class="leader" points="{one.point[0]},{one.point[1]} {0 if one.left else size},{one.y} '
+        f'{x:.2f},{one.y}"/>\n'
+        f'<circle cx="{one.point[0]}" cy="{one.point[1]}" r="{size / 90:.2f}" fill="{one.colour}" class="dot"/>\n'
+        f'<rect x="{corner:.2f}" y="{one.y - font * 0.95:.2f}" width="{key:.2f}" height="{font * 1.9:.2f}" '
+        f'fill="{one.colour}" class="dot"/>{gap if one.dashed else ""}\n'
+        f'<text x="{words:.2f}" y="{one.y - font * 0.16:.2f}" font-size="{font:.2f}"{anchor} class="who">'
+        f"{title}{' · background' if one.background else ''}</text>\n"
+        f'<text x="{words:.2f}" y="{one.y + font * 0.86:.2f}" font-size="{font:.2f}"{anchor}>'
+        f"{short}<title>{text}</title></text>\n"
+    )
+
+
+@dataclass(frozen=True)
+class RowDrawings:
+    """What the row of a prototype shows."""
+
+    part: Markup
+    """Where it finds itself in the image, with its map over it on demand."""
+    patch: Markup
+    """Its training patch."""
+    attention: Markup | None
+    """From where its place took its values; None where the system has no attention."""
+
+
+class PageDrawings:
+    """The drawings of the page of an explanation, each made once: a prototype may speak for several classes."""
+
+    def __init__(self, why: Explanation) -> None:
+        self.size, self._patches = int(why.image.shape[-1]), why.patches.shown
+        shown = {row.prototype: row for evidence in why.classes for row in evidence.rows}
+        heats = _Strip("heats", [row.heat for row in shown.values()], HEAT)
+        attended = {j: row.attention for j, row in shown.items() if row.attention is not None}
+        attention = _Strip("attentions", list(attended.values()), ATTENTION)
+        numbers = {j: number for number, j in enumerate(attended)}
+        outlines = ((row.outline, row.colour, row.dashed) for row in why.classes[0].rows)
+        once = drawn_once(data_uri(jpeg(why.image, quality=92), "jpeg"), outlines, self.size)
+        self.once = once + _hidden(heats.definition + attention.definition)
+        """What the other drawings use; it comes first."""
+        self.of = {
+            j: RowDrawings(
+                self._part(row, heats.tile(number, self.size, "heat")),
+                self._patch(why, row),
+                None if j not in numbers else self._attention(row, attention.tile(numbers[j], self.size)),
+            )
+            for number, (j, row) in enumerate(shown.items())
+        }
+        """By prototype."""
+
+    def _part(self, row: Evidence, heat: str) -> Markup:
+        left, top, right, bottom = row.view
+        outline = "" if row.outline is None else outlined(row.outline, row.colour, row.dashed)
+        return Markup(
+            f'<svg viewBox="{left} {top} {right - left} {bottom - top}" role="img" '
+            f'aria-label="Where prototype {row.prototype} finds itself in this image">\n'
+            f'<use href="#input"/>{heat}{outline}</svg>'
+        )
+
+    def _patch(self, why: Explanation, row: Evidence) -> Markup:
+        """Kept, for the next image may need it again."""
+        if row.prototype not in self._patches:
+            self._patches[row.prototype] = _patch_drawing(why, row)
+            if len(self._patches) > _KEPT:
+                del self._patches[next(iter(self._patches))]
+        return self._patches[row.prototype]
+
+    def _attention(self, row: Evidence, values: str) -> Markup:
+        x, y = row.place
+        circle = f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{self.size / 28:.2f}" fill="none"'
+        return Markup(
+            f'<svg viewBox="0 0 {self.size} {self.size}" role="img" '
+            'aria-label="From where its patch took its values">\n'
+            f'<use href="#input"/>{values}\n'
+            f'{circle} stroke="#000" stroke-opacity=".55" stroke-width="{self.size / 45:.2f}"/>'
+            f'{circle} stroke="#fff" stroke-width="{self.size / 90:.2f}"/></svg>'
+        )
+
+
+def _patch_drawing(why: Explanation, row: Evidence) -> Markup:
+    patch = why.close_up(row)
+    if patch is None:
+        return Markup(
+            '<svg viewBox="0 0 100 100" role="img" aria-label="No training patch at hand"><text x="50" y="54" '
+            'text-anchor="middle" font-size="11" fill="currentColor" opacity=".6">no image</text></svg>'
+        )
+    height, width = patch.image.shape[-2:]
+    outline = "" if patch.outline is None else outlined(patch.outline, row.colour, row.dashed)
+    return Markup(
+        f'<svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="The training patch of prototype {row.prototype}">\n'
+        f'<image href="{data_uri(jpeg(patch.image), "jpeg")}" width="{width}" height="{height}"/>{outline}</svg>'
+    )
+
+
+class _Strip:
+    """Maps of one size in one image, one below the other: made, and shown, faster than forty images."""
+
+    def __init__(self, name: str, maps: Sequence[torch.Tensor], stops: tuple[Stop, ...]) -> None:
+        self.name, self.definition = name, ""
+        if not maps:
+            return
+        content, self.side = overlay_strip(torch.stack(list(maps)), stops)
+        width = self.side + 2
+        self.definition = (
+            f'<image id="{name}" href="{data_uri(content, "png")}" width="{width}" height="{width * len(maps)}"/>'
+        )
+
+    def tile(self, number: int, size: int, kind: str = "map") -> str:
+        """One of the maps over an image of size × size pixels; ``kind``: its class, for the style of the page."""
+        top = number * (self.side + 2) + 1
+        return (
+            f'<svg class="{kind}" width="{size}" height="{size}" viewBox="1 {top} {self.side} {self.side}" '
+            f'preserveAspectRatio="none"><use href="#{self.name}"/></svg>'
+        )
