@@ -9,7 +9,7 @@ import pytest
 from torch.distributed import HashStore
 
 from dapl.common.errors import DaplError
-from dapl.processes.fabric import agree_on_attempt
+from dapl.processes.fabric import agree_on_attempt, any_restarted
 
 PATIENCE = timedelta(seconds=20)
 
@@ -33,3 +33,12 @@ def test_an_attempt_in_which_the_first_process_died_is_not_joined() -> None:
     with ThreadPoolExecutor(2) as pool:
         late, first = (pool.submit(agree_on_attempt, store, rank, 2, PATIENCE) for rank in (1, 0))
         assert late.result() == first.result() != "dapl/dead"
+
+
+def test_a_restart_that_one_host_counts_is_one_for_all() -> None:
+    """torchrun's c10d rendezvous: the host whose processes live is not the one that counts."""
+    store = HashStore()
+    for counts, expected in (((0, 0), False), ((0, 1), True), ((1, 0), True), ((0, 0), False)):
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(any_restarted, store, rank, 2, counts[rank], PATIENCE) for rank in (0, 1)]
+            assert [each.result() for each in asked] == [expected] * 2

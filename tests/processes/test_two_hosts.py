@@ -100,6 +100,13 @@ def _children(process: int) -> list[int]:
     return sorted(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
+def _is_asked_to_end(process: int) -> bool:
+    """Whether a process that is stopped has got SIGTERM."""
+    status = Path(f"/proc/{process}/status").read_text()
+    (pending,) = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
+    return bool(int(pending, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def _assert_same_weights(one: Run, other: Run) -> None:
     for name in ("best", "last"):
         expected, found = (load_checkpoint(getattr(run, name)) for run in (one, other))
@@ -109,14 +116,19 @@ def _assert_same_weights(one: Run, other: Run) -> None:
 
 
 def _start(
-    hosts: list[tuple[str, str]], folder: Path, port: int, *words: str, restarts: int = 0
+    hosts: list[tuple[str, str]], folder: Path, port: int, *words: str, restarts: int = 0, c10d: bool = False
 ) -> list[subprocess.Popen]:
     """``dapl train …`` by torchrun on both hosts; what they say goes to files."""
     started = []
     for rank, (name, interface) in enumerate(hosts):
-        torchrun = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(rank))
-        where = ("--master-addr", FIRST_HOST, "--master-port", str(port), "--max-restarts", str(restarts))
-        command = ["ip", "netns", "exec", name, sys.executable, *torchrun, *where, "-m", "dapl", "train", *words]
+        torchrun = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+        torchrun += ["--max-restarts", str(restarts)]
+        if c10d:
+            own = ["--local-addr", f"10.213.7.{rank + 1}", "--rdzv-conf", f"is_host={rank == 0}"]
+            torchrun += ["--rdzv-backend", "c10d", "--rdzv-id", "dapl", "--rdzv-endpoint", f"{FIRST_HOST}:{port}", *own]
+        else:
+            torchrun += ["--node-rank", str(rank), "--master-addr", FIRST_HOST, "--master-port", str(port)]
+        command = ["ip", "netns", "exec", name, sys.executable, *torchrun, "-m", "dapl", "train", *words]
         environment = os.environ | {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
         said = (folder / f"{port}-{rank}.txt").open("w")
         started.append(
@@ -164,6 +176,35 @@ def test_two_hosts(hosts: list[tuple[str, str]], configured: Callable[..., Confi
     again = evaluate(run.folder, config=run.config({"runtime.nodes": 1}), chance=False, quiet=True, files=False)
     for name, number in again.to_json()["numbers"].items():
         assert measured[name]["value"] == number["value"], f"{name}: one process measures the same model"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_processes")
+def test_elastic_rendezvous(hosts: list[tuple[str, str]], configured: Callable[..., Config], tmp_path: Path) -> None:
+    """With c10d a process of the second host dies, and all go on.
+
+    The process of the first host is stopped meanwhile, so that it does not end by itself: torchrun ends it because the
+    second host waits for a new start, and counts no restart there.
+    """
+    schedule = [*SCHEDULE[1:2], SCHEDULE[-1] | {"epochs": 8}]
+    path = tmp_path / "hosts.yaml"
+    path.write_text(dump_config(configured({"schedule": schedule, "runtime.nodes": 2})))
+    run = Run(tmp_path / "run")
+    started = _start(hosts, tmp_path, 29521, str(path), "--out", str(run.folder), restarts=2, c10d=True)
+    _wait_for_epoch(run, 1, 2, started[0])
+    lives, dies = (_children(process.pid)[-1] for process in started)
+    os.kill(lives, signal.SIGSTOP)
+    os.kill(dies, signal.SIGKILL)
+    _wait_for(lambda: _is_asked_to_end(lives), started[0])
+    os.kill(lives, signal.SIGCONT)
+    said = [tmp_path / f"29521-{rank}.txt" for rank in (0, 1)]
+    for process, file in zip(started, said, strict=True):
+        assert process.wait(300) == 0, file.read_text()[-3000:]
+    words = said[0].read_text() + said[1].read_text()
+    assert "resuming at stage 2" in words
+    assert "holds a run already" not in words, "a process took its own run for another one: a restart is lost"
+    whole = train(configured({"schedule": schedule, "runtime.devices": 2}), tmp_path / "whole", quiet=True)
+    _assert_same_weights(whole, run)
 
 
 def test_only_a_lost_peer_is_put_into_that_sentence(

@@ -132,7 +132,11 @@ def _an_image(config: Config) -> str:
 
 def _restarted(out: Path) -> bool:
     """Whether torchrun starts the same command again, because a process of it had died with the run begun."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "config.yaml").is_file()
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False  # without torch
+    from dapl.processes.fabric import was_restarted
+
+    return was_restarted() and (out / "config.yaml").is_file()
 
 
 def _submit(arguments: argparse.Namespace, config: Config, out: Path) -> int:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
@@ -140,12 +141,34 @@ def meet_under_torchrun(device: torch.device) -> None:
     """Join the process group of this attempt; nothing to do for processes that something else has started."""
     if "TORCHELASTIC_RUN_ID" not in os.environ or torch.distributed.is_initialized():
         return
-    store, rank, world_size = next(rendezvous("env://", timeout=default_pg_timeout))
+    store, rank, world_size = _torchruns_store()
     name = agree_on_attempt(store, rank, world_size, default_pg_timeout)
     backend = torch.distributed.get_default_backend_for_device(device)
     torch.distributed.init_process_group(
         backend, store=PrefixStore(name, store), rank=rank, world_size=world_size, timeout=default_pg_timeout
     )
+
+
+def was_restarted() -> bool:
+    """Whether torchrun has started the processes of this job before; all of them have to ask."""
+    count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return "TORCHELASTIC_RUN_ID" in os.environ and any_restarted(*_torchruns_store(), count, default_pg_timeout)
+
+
+def any_restarted(store: Store, rank: int, world_size: int, count: int, timeout: timedelta) -> bool:
+    """Whether a process of this attempt counts a restart: the same answer for all of them.
+
+    With ``--rdzv-backend c10d`` a host counts the restarts that its own processes were the cause of, and no others.
+    """
+    name = agree_on_attempt(store, rank, world_size, timeout)
+    store.set(f"{name}/restarts/{rank}", str(count))
+    return any(int(store.get(f"{name}/restarts/{other}")) for other in range(world_size))
+
+
+@cache
+def _torchruns_store() -> tuple[Store, int, int]:
+    """The store, this process's rank and their number. The first process may be the one that keeps the store."""
+    return next(rendezvous("env://", timeout=default_pg_timeout))
 
 
 def agree_on_attempt(store: Store, rank: int, world_size: int, timeout: timedelta) -> str:
