@@ -120,7 +120,7 @@ def test_birds_that_the_scenery_gives_away(place: Path, capsys: pytest.CaptureFi
     words = ["--data.root", "known", "--no-chance", "--cache.folder", str(place / "cache")]
     assert main(["evaluate", "runs/birds", *words]) == 0
     said = capsys.readouterr().out
-    warning = next(line for line in said.splitlines() if line.startswith("warning: "))
+    warning = " ".join(said[said.index("\nwarning: ") :].split())
     assert "of what the reasons rest on lies off the object: the model looks at background" in warning
     advice = str(background_warning(0.9)).partition(";")[2]
     assert advice in warning

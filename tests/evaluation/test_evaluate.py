@@ -257,7 +257,8 @@ def test_data_without_parts_or_masks_gives_what_it_can_and_says_why(
     read_off |= {"distinctiveness", "islands"}  # of the maps alone
     assert set(result.numbers) == {"accuracy", "balanced_accuracy", "ece", "cross_entropy"} | read_off
     assert result["accuracy"] == evaluated[1]["accuracy"]
-    text = table(result)
+    assert max(map(len, table(result).splitlines())) <= 80
+    text = " ".join(table(result).split())
     assert "not measured: coverage, diversity, " in text
     assert "part identity, consistency: the data has no part annotations" in text
     assert "not measured: background bias, region background share, object overlap, oirr, comprehensiveness: " in text

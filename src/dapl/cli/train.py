@@ -211,7 +211,7 @@ def _run(config, out: Path, resume: bool) -> int:
         print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}", end="")
     print(f"\nnumbers      {run.evaluation_file}")
     print(f"plots        {run.evaluation_folder}\ncurves       {run.metrics_file}")
-    print(f"chance       dapl evaluate {run.folder}")
+    print(f"\nWhat maps without any model get on the same images: dapl evaluate {run.folder}")
     return 0
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
+from itertools import chain
 from textwrap import wrap
 from typing import Any
 
@@ -16,6 +17,8 @@ from dapl.evaluation.protocol import REGION_SHARE
 from dapl.evaluation.statistics import Number
 from dapl.metrics.registry import HEADLINES, METRICS, NUMBERS, given_by, shown
 
+_WIDTH = 80
+"""Columns of a terminal."""
 _HEADING, _COLUMNS = 12, 7
 """Of the table of chance: characters of a heading per line, and columns side by side; more go on below."""
 
@@ -107,10 +110,16 @@ def table(result: Evaluation) -> str:
     reasons: dict[str, list[str]] = {}
     for name, reason in result.missing.items():
         reasons.setdefault(reason, []).append(name.replace("_", " "))
-    lines += [f"not measured: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    for reason, names in reasons.items():
+        lines += _wrapped(f"not measured: {', '.join(names)}: {reason}")
     if result.warnings:
-        lines += ["", f"warning: {warning_text(result.warnings)}"]
+        lines += ["", *_wrapped(f"warning: {warning_text(result.warnings)}")]
     return "\n".join(lines)
+
+
+def _wrapped(sentence: str) -> list[str]:
+    """A long sentence as lines for a terminal, all but the first one indented."""
+    return wrap(sentence, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def warning_text(warnings: Sequence[str]) -> str:
@@ -265,8 +274,9 @@ def chance_table(chance: Chance, own: Mapping[str, float] | None = None, metrics
     for row, reason in chance.missing.items():
         reasons.setdefault(reason, []).append(row)
     if not chance.rows and len(reasons) == 1:
-        return "\n".join([*lines, f"not measured: {next(iter(reasons))}"])
-    return "\n".join([*lines, *(f"left out: {'; '.join(rows)}: {reason}" for reason, rows in reasons.items())])
+        return "\n".join([*lines, *_wrapped(f"not measured: {next(iter(reasons))}")])
+    left_out = (_wrapped(f"left out: {'; '.join(rows)}: {reason}") for reason, rows in reasons.items())
+    return "\n".join([*lines, *chain.from_iterable(left_out)])
 
 
 def chance_sentence(kept: Any) -> str:
