@@ -3,7 +3,9 @@
     DAPL_CUB=…/CUB_200_2011 python -m benchmarks.explanations       # CUB-20; toy birds without DAPL_CUB
 
 Both start from the pixels of one image. The model has fresh heads, and its prototypes come from the first training
-images: what an explanation costs does not depend on what was learned.
+images: what an explanation costs does not depend on what was learned. The training patches of prototypes are the same
+for every image, and a classifier keeps them once they were drawn: the page is measured with them at hand, as from the
+second image of a class on, and with all of them drawn anew.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from dapl.explain.patches import RunPatches
 from dapl.models.build import build_model
 from dapl.runs.checkpoint import fresh_records
 
-LIMIT, TURNS = 1.5, 15
+LIMIT, TURNS = 1.5, 41
 
 
 def ratios() -> Iterator[Ratio]:
@@ -65,6 +67,12 @@ def _ratios(config: Config, splits: Splits, classes: list[str], which: str) -> I
         what = "the same with parts and training patches, written as a page"
         yield ratio(what, beside, f"limit {LIMIT:g}", lambda: classifier.explain(image).save(page), bare, TURNS)
 
+        def first_page() -> None:
+            classifier.patches.shown.clear()
+            classifier.explain(image).save(page)
+
+        yield ratio(f"{what}, all its training patches drawn anew", beside, "", first_page, bare, TURNS)
+
 
 if __name__ == "__main__":
-    sys.exit(any(found.value > LIMIT for found in show(ratios())))
+    sys.exit(any(found.goal and found.value > LIMIT for found in show(ratios())))

@@ -170,6 +170,9 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_after_it(step
     write_text(tmp_path / "facts.json", "whole")
     temporary = f".facts.json.{this_process()}.tmp"
     assert steps == [f"sync {temporary}", f"{temporary} becomes facts.json", f"sync {tmp_path.name}"]
+    steps.clear()
+    write_text(tmp_path / "facts.json", "made anew in a moment", synced=False)
+    assert steps == [f"{temporary} becomes facts.json"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the names of open files are read in /proc")

@@ -2,8 +2,9 @@
 
 Every file that dapl writes goes through here. It is written beside its place under a name that says which process
 writes it, synced to the disk (itself, then its folder), and takes its place in one step: a kill, a full disk or a loss
-of power leaves the old file or the new one. What a dead process left is removed by the next one that writes into the
-folder. What the system refuses becomes a `WriteError` of one sentence.
+of power leaves the old file or the new one (what is made anew in a moment need not be synced). What a dead process
+left is removed by the next one that writes into the folder. What the system refuses becomes a `WriteError` of one
+sentence.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ def make_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, synced: bool = True) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; on success it takes its place, on failure it is removed.
+
+    ``synced``: False for what is made anew in a moment, should the power fail while it waits to be written to the disk.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "facts.txt"
@@ -90,11 +93,11 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with refusing(path):
             yield temporary
-            staged = _is_staged(path)
-            if not staged:
+            synced = synced and not _is_staged(path)
+            if synced:
                 sync(temporary)
             os.replace(temporary, path)
-            if not staged:
+            if synced:
                 _sync_folder(path.parent)
     finally:
         with suppress(OSError):
@@ -155,13 +158,13 @@ def _exchange(new: Path, folder: Path, old: Path) -> None:
             raise
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
+def write_bytes(path: Path, content: bytes, synced: bool = True) -> None:
+    with replacing(path, synced) as temporary:
         temporary.write_bytes(content)
 
 
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, _encoded(path, text))
+def write_text(path: Path, text: str, synced: bool = True) -> None:
+    write_bytes(path, _encoded(path, text), synced)
 
 
 def _encoded(path: Path, text: str) -> bytes:

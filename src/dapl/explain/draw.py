@@ -121,7 +121,7 @@ def blended(image: Tensor, values: Tensor, stops: tuple[Stop, ...] = HEAT) -> Im
 
 def to_pil(image: Tensor) -> Image.Image:
     """uint8 3×h×w."""
-    return Image.fromarray(np.ascontiguousarray(torch.as_tensor(image).permute(1, 2, 0).numpy()))
+    return Image.fromarray(torch.as_tensor(image).permute(1, 2, 0).contiguous().numpy())
 
 
 def levels_of(values: Tensor) -> np.ndarray:

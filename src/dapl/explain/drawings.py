@@ -80,7 +80,7 @@ def _name(one: Label, size: int) -> str:
         f'<rect x="{corner:.2f}" y="{one.y - font * 0.95:.2f}" width="{key:.2f}" height="{font * 1.9:.2f}" '
         f'fill="{one.colour}" class="dot"/>{gap if one.dashed else ""}\n'
         f'<text x="{words:.2f}" y="{one.y - font * 0.16:.2f}" font-size="{font:.2f}"{anchor} class="who">'
-        f"{title}{' · background' if one.background else ''}</text>\n"
+        f"{title}{' &middot; background' if one.background else ''}</text>\n"
         f'<text x="{words:.2f}" y="{one.y + font * 0.86:.2f}" font-size="{font:.2f}"{anchor}>'
         f"{short}<title>{text}</title></text>\n"
     )

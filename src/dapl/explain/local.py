@@ -8,14 +8,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
-from dapl.explain.draw import percentage, templates
+from dapl.explain.draw import percentage, signed, templates
 from dapl.explain.drawings import PageDrawings, overview
-from dapl.explain.evidence import ClassEvidence, Explanation, Reason, doc
+from dapl.explain.evidence import ClassEvidence, Evidence, Explanation, Reason, doc
 from dapl.explain.figure import draw_figure
 from dapl.explain.overview import group_notes, labels_of
 from dapl.explain.patches import Patch, PatchSource
+from dapl.metrics.naming import plain_name, share_text
 
 FORMATS = ("html", "png", "json")
 JSON_FORMAT, JSON_VERSION = "dapl-explanation", 2
@@ -79,7 +82,7 @@ class LocalExplanation(Explanation):
         if kind not in FORMATS:
             raise DaplError(f"{path}: an explanation is saved as .html, .png or .json.")
         if kind == "html":
-            write_text(path, self.html())
+            write_text(path, self.html(), synced=False)  # to wait for a disk takes longer than to explain
         elif kind == "json":
             write_json(path, self.to_json())
         else:
@@ -100,6 +103,46 @@ class LocalExplanation(Explanation):
             overviews=[overview(labels, drawings.size, with_names) for with_names in (True, False)],
             drawings=drawings,
         )
+
+    # The two that follow are text, not template: a page has twenty of each, and a template takes three times as long.
+
+    def sum_line(self, row: Evidence, strongest: float) -> Markup:
+        """Similarity × weight = contribution, each as it is shown and exactly, and a bar against the strongest."""
+        side = ' class="against"' if row.contribution < 0 else ""
+        numbers = (f'value="{value!r}">{signed(value)}' for value in (row.similarity, row.weight, row.contribution))
+        similarity, weight, contribution = numbers
+        return Markup(
+            f'<div class="sum"><data {similarity}</data> &times; <data {weight}</data> = '
+            f'<b{side}><data class="contribution" {contribution}</data></b></div>\n'
+            f'<div class="meter"><i{side} style="width:{100 * abs(row.contribution) / strongest:.2f}%"></i></div>'
+        )
+
+    def chips(self, row: Evidence) -> Markup:
+        """What is said of a prototype below its numbers."""
+        dashed = " dashed" if row.dashed else ""
+        head = f"head {row.head} &middot; " if self.heads > 1 else ""
+        key = f'<i class="key{dashed}" style="background-color:{row.colour}"></i>'
+        said = [_chip(Markup(f"{key}{head}prototype {row.prototype}"))]
+        if row.part:
+            meaning = "the parts that it is on, with the share of the measured images in which it is"
+            said.append(_chip(row.part, meaning))
+        if not row.outline:
+            said.append(_chip("nothing here stands out", "its similarity is the same at every place"))
+        if row.here:
+            said.append(_chip(f"here {plain_name(row.here)}", "the part that most of its region lies on in this image"))
+        if row.foreground is not None:
+            text = f"{share_text(row.foreground)} on the object here"
+            said.append(_chip(text, "share of the outlined region that lies on the object"))
+        if not row.own:
+            said.append(_chip(f"of {', '.join(row.of)}"))
+        elif len(row.of) > 1:
+            said.append(_chip(f"shared by {len(row.of)} classes", ", ".join(row.of)))
+        if row.background and row.on_object is not None:
+            text = f"background: {share_text(row.on_object)} on the object"
+            said.append(_chip(text, "mean over the measured images", warns=True))
+        if row.switched_off:
+            said.append(_chip("switched off", warns=True))
+        return Markup("\n".join(said))
 
     def group_notes(self, evidence: ClassEvidence) -> list[str]:
         """Which reasons of a class look at the same spot."""
@@ -141,6 +184,11 @@ class LocalExplanation(Explanation):
         if others:
             lines.append(f"    {left:8.3f}   {others} other prototype{'s' if others > 1 else ''}")
         return "\n".join([*lines, f"    {evidence.logit:8.3f}   logit"])
+
+
+def _chip(text: str, meaning: str = "", warns: bool = False) -> str:
+    look, title = ' class="warn"' if warns else "", f' title="{escape(meaning)}"' if meaning else ""
+    return f"<span{look}{title}>{escape(text)}</span>"
 
 
 def localise(explanation: Explanation, name: str, about: str, patches: PatchSource) -> LocalExplanation:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dapl.explain.evidence import Reason
 from dapl.metrics.naming import groups_of, part_text, plain_name, share_text
-from dapl.runs.outlines import lines_of
 
 _GAP = 0.1
 """Least distance of two names, as a share of the image's side."""
@@ -109,5 +108,6 @@ def _text(rows: Sequence[Reason]) -> str:
 def _ends(outline: str) -> tuple[tuple[float, float], tuple[float, float]]:
     """The leftmost and the rightmost point of the longest line."""
     longest = max(outline.split("Z")[:-1], key=lambda line: line.count(" "))
-    (line,) = lines_of(f"{longest}Z")
-    return min(line), max(line)
+    values = longest[1:].replace("L", " ").split()
+    points = list(zip(map(float, values[::2]), map(float, values[1::2]), strict=True))
+    return min(points), max(points)

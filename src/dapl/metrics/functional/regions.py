@@ -170,8 +170,8 @@ def _lower_bounds(values: np.ndarray, rank: int) -> np.ndarray:
     Every so many of the pixels tell.
     """
     maps, count = values.shape
-    some = values[:, :: max(1, count // 509)]
-    place = rank * some.shape[1] // count - some.shape[1] // 24
+    some = values[:, :: max(1, count // 1021)]
+    place = rank * some.shape[1] // count - some.shape[1] // 50
     if count < _MANY or place < 0:
         return np.full(maps, -np.inf, values.dtype)
     return np.partition(some, place, axis=1)[:, place]
@@ -239,7 +239,9 @@ def _settle(
     tied = places[(values >= threshold - slack) & ~sure]
     lacking = number - np.count_nonzero(sure)
     if lacking < len(tied):
-        distance = (tied // width - peak // width) ** 2 + (tied % width - peak % width) ** 2
+        below = tied // width
+        right = tied - below * width
+        distance = (below - peak // width) ** 2 + (right - peak % width) ** 2
         tied = tied[np.argsort(distance, kind="stable")[:lacking]]
     region[places[sure]] = True
     region[tied] = True
