@@ -211,7 +211,8 @@ def _run(config, out: Path, resume: bool) -> int:
         print(f"\nprototypes   {run.sheet_file}\nrecords      {run.prototypes_file}", end="")
     print(f"\nnumbers      {run.evaluation_file}")
     print(f"plots        {run.evaluation_folder}\ncurves       {run.metrics_file}")
-    print(f"\nWhat maps without any model get on the same images: dapl evaluate {run.folder}")
+    if has_prototypes:
+        print(f"\nWhat maps without any model get on the same images: dapl evaluate {run.folder}")
     return 0
 
 
