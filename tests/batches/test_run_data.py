@@ -131,7 +131,7 @@ def test_processes_decide_together_whether_features_are_there(
     """One may look just before another has written them: if it alone went on, the other would wait for it for ever."""
     shared(run_data, counted).source("train", counted)
     counted.backbone.images = 0
-    answers = iter((True, False))  # some process has not found them; none lacks the room for them
+    answers = iter((True, False, False))  # some process has not found them; none lacks room, none failed to write
     monkeypatch.setattr(RunData, "_any", lambda self, flag: next(answers))
     assert isinstance(run_data.source("train", counted), FeatureSource)
     assert counted.backbone.images == 24 + 1

@@ -51,9 +51,9 @@ class RunData:
         self.splits = splits or build_splits(config.data)
         self._tell_what_was_left_out()
         self.folder = expand_path(config.cache.folder, "cache.folder")
-        if config.cache.named is not None:
+        if (named := config.cache.take_named()) is not None:
             reporter.line(
-                f"cache.folder: {config.cache.named} holds no caches of this machine, so {self.folder} is used; "
+                f"cache.folder: {named} holds no caches of this machine, so {self.folder} is used; "
                 "--cache.folder names another."
             )
         self._pixels: dict[str, Pixels | CompactPixels | None] = {}
@@ -203,7 +203,7 @@ class RunData:
                 except WriteError as error:
                     written = False
                     self.say_why_without(error)
-            if self._everywhere(written):
+            if not self._any(not written):
                 return open_features(self.folder, key, base.has_masks, self._half)
             if self.processes.world_size > 1:
                 return None
@@ -234,10 +234,6 @@ class RunData:
     def _any(self, flag: bool) -> bool:
         """Whether it is so in any process."""
         return bool(self.processes.gather(torch.tensor(flag, device=self.processes.device)).any())
-
-    def _everywhere(self, flag: bool) -> bool:
-        """Whether it is so in all processes."""
-        return bool(self.processes.gather(torch.tensor(flag, device=self.processes.device)).all())
 
     def _size_gb(self, extractor: nn.Module, base: Dataset, views: int) -> float:
         size = self.config.data.image_size

@@ -49,10 +49,10 @@ class CacheConfig(Section):
     )
     _named: str | None = PrivateAttr(None)
 
-    @property
-    def named(self) -> str | None:
-        """The folder that the config names, where another is used instead."""
-        return self._named
+    def take_named(self) -> str | None:
+        """The folder that the config names, where another is used instead; given once, so that it is said once."""
+        named, self._named = self._named, None
+        return named
 
     def moved_to(self, folder: str) -> CacheConfig:
         """The same caches, in another folder than the config names."""
