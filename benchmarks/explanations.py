@@ -26,7 +26,8 @@ from dapl.data.build import build_splits
 from dapl.data.sample import Splits
 from dapl.data.transforms import fit
 from dapl.explain.classifier import Classifier
-from dapl.explain.evidence import ModelRecords, explain
+from dapl.explain.evidence import explain
+from dapl.explain.parts import ModelRecords
 from dapl.explain.patches import RunPatches
 from dapl.models.build import build_model
 from dapl.runs.checkpoint import fresh_records

@@ -15,7 +15,7 @@ import dapl
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
 from dapl.explain.classifier import Classifier
-from dapl.explain.evidence import ModelRecords
+from dapl.explain.parts import ModelRecords
 from dapl.export.hub import is_exported
 from dapl.models.build import build_model
 

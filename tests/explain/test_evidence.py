@@ -18,17 +18,8 @@ from torch.testing import assert_close
 
 from dapl.common.errors import DaplError
 from dapl.config import ModelConfig
-from dapl.explain.evidence import (
-    Evidence,
-    ModelRecords,
-    _strongest,
-    explain,
-    explanations,
-    heat_of,
-    logits_of,
-    run_pass,
-)
-from dapl.explain.parts import ImageFacts
+from dapl.explain.evidence import Evidence, _strongest, explain, explanations, logits_of, run_pass
+from dapl.explain.parts import ImageFacts, ModelRecords, heat_of
 from dapl.models.build import SYSTEMS, build_model
 from dapl.models.contract import PrototypeModel, square_pixels
 from dapl.models.dapl import Dapl

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from dapl import load
+from dapl.explain.drawings import group_notes, labels_of, spread
 from dapl.explain.figure import draw_figure
-from dapl.explain.overview import group_notes, labels_of, spread
 from dapl.explain.patches import Patch
 
 

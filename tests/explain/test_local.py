@@ -23,8 +23,8 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.explain.classifier import Classifier
 from dapl.explain.draw import HEAT, blended, jpeg, overlay, overlay_strip, percentage, signed
-from dapl.explain.evidence import ModelRecords
 from dapl.explain.local import LocalExplanation
+from dapl.explain.parts import ModelRecords
 from dapl.explain.patches import Patch, RunPatches
 from dapl.runs.outlines import moved
 

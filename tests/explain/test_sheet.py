@@ -13,7 +13,7 @@ from PIL import Image, ImageFont
 from dapl.batches.run_data import RunData
 from dapl.common.progress import Reporter
 from dapl.explain.draw import TileSheet, fitting_text
-from dapl.explain.evidence import ModelRecords
+from dapl.explain.parts import ModelRecords
 from dapl.explain.sheet import prototype_sheet, render_sources
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run

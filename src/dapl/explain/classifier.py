@@ -23,9 +23,9 @@ from dapl.data.images import read_image, rgb_of, upright
 from dapl.data.sample import Sample, Splits, class_index
 from dapl.data.transforms import Fit, fit
 from dapl.explain.draw import percentage
-from dapl.explain.evidence import ModelRecords, explanations, logits_of, run_pass
+from dapl.explain.evidence import explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, localise
-from dapl.explain.parts import facts_of
+from dapl.explain.parts import ModelRecords, facts_of
 from dapl.explain.patches import PatchSource, RunPatches
 from dapl.models.contract import PrototypeModel
 from dapl.runs.loading import LoadedRun

@@ -16,55 +16,16 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.explain.draw import OVERLAY_SIDE, head_colour, is_dashed
-from dapl.explain.parts import Described, ImageFacts, described, foreground_shares, name_parts
+from dapl.explain.parts import ImageFacts, ModelRecords, heat_of, locate, slots_of, squares_of
 from dapl.explain.patches import Box, Patch, PatchSource, close_up_of
-from dapl.metrics.functional import upsample
-from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import Parts, background_share, background_warning, plain_name
-from dapl.models.contract import Embedding, FeatureTensors, Output, PrototypeModel, rows_of, square_pixels
-from dapl.runs.checkpoint import bounding_boxes
-from dapl.runs.outlines import Outline, outlines_of
-from dapl.runs.schemas import PrototypeLook, PrototypeRecord
-
-PERCENTILE = 95.0
-"""The region of a prototype: pixels at or above this percentile of its map (decision 10)."""
+from dapl.models.contract import FeatureTensors, Output, PrototypeModel, rows_of
+from dapl.runs.schemas import PrototypeRecord
 
 
 def doc(text: str) -> dict[str, str]:
     """Metadata of a field that says what it means; the schema of the web API repeats it."""
     return {"description": text}
-
-
-@dataclass(frozen=True)
-class ModelRecords:
-    """What is known of a model beside its weights."""
-
-    classes: Sequence[str]
-    """Names, in the order of the logits."""
-    records: Sequence[PrototypeRecord] = ()
-    """Where each prototype came from; empty where that is not known."""
-    looks: Sequence[PrototypeLook] = ()
-    """Where each prototype looks, as it was measured; empty where it was not."""
-
-    def record(self, j: int) -> PrototypeRecord | None:
-        """The record of prototype j; None where it is not known."""
-        return self.records[j] if self.records else None
-
-    def described(self, j: int) -> Described:
-        """What prototype j is called, and how much of it lies on the object."""
-        return described(self.record(j), self.looks[j] if j < len(self.looks) else None)
-
-
-def slots_of(model: PrototypeModel) -> list[int]:
-    """For each prototype the number of its colour: its head, or its place in its class where a system has no heads."""
-    prototypes = model.prototypes
-    if prototypes.groups > 1:
-        return prototypes.group_of.tolist()
-    table = prototypes.counted()
-    slots = [0] * len(prototypes)
-    for label, place in reversed(table[1].nonzero().tolist()):  # of several classes the first one counts
-        slots[int(table[0][label, place])] = place
-    return slots
 
 
 @dataclass(frozen=True)
@@ -389,51 +350,6 @@ def explanations(
         groups = model.prototypes.groups
         found.append(Explanation(done.images[row], known.classes, logits[row], probabilities, evidence, groups, silent))
     return found
-
-
-@dataclass(frozen=True)
-class Located:
-    """Where M prototypes are active in one image of S×S pixels; on the CPU."""
-
-    boxes: list[Box | None]
-    """Bounds of their regions; None where a map is flat and has none."""
-    outlines: list[Outline | None]
-    """Outlines of their regions, in pixels."""
-    parts: list[str | None]
-    """The part that each region lies on."""
-    foreground: list[float | None]
-    """Share of each region that lies on the object."""
-
-
-def locate(
-    model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | None, squares: Tensor | None = None
-) -> Located:
-    """maps: M×H×W of one image of side × side pixels; squares: M×3, what was seen, of a system that sees no more."""
-    regions = model_regions(model, maps.cpu(), side, PERCENTILE)
-    bounds = bounding_boxes(regions)
-    outlines = outlines_of(regions.numpy(), bounds)
-    if squares is not None:
-        bounds = square_pixels(squares, side).tolist()
-    boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]
-    return Located(boxes, outlines, name_parts(regions, facts), foreground_shares(regions, facts))
-
-
-def heat_of(model: PrototypeModel, maps: Tensor, side: int, drawn: int | None = None) -> Tensor:
-    """maps M×H×W on an image of side × side pixels, as the system itself shows them: M×S×S, on the CPU.
-
-    ``drawn``: no more than so many pixels per side are needed, S is as many; a system that does not upsample
-    bicubically paints on the pixels of the image all the same.
-    """
-    maps = maps.cpu()
-    if type(model).to_pixels is PrototypeModel.to_pixels:  # two matrix products do that ten times as fast
-        return upsample(maps, side if drawn is None else min(side, drawn))
-    return model.to_pixels(maps, (side, side)).cpu()
-
-
-def squares_of(model: PrototypeModel, embedding: Embedding, row: int, named: Tensor) -> Tensor | None:
-    """The squares that the heads of some prototypes (long M) saw in one image, M×3; None where they see more."""
-    squares = embedding.squares
-    return None if squares is None else squares[row, model.prototypes.group_of[named]]
 
 
 def _common_fields(

@@ -9,8 +9,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from dapl.explain.draw import ATTENTION, blended, draw_outline, fitting_text, percentage, signed, to_pil
+from dapl.explain.drawings import Label, group_notes, labels_of
 from dapl.explain.evidence import ClassEvidence, Evidence, Explanation
-from dapl.explain.overview import Label, group_notes, labels_of
 from dapl.explain.patches import Patch
 from dapl.runs.outlines import moved
 

@@ -13,10 +13,9 @@ from markupsafe import Markup, escape
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
 from dapl.explain.draw import percentage, signed, templates
-from dapl.explain.drawings import PageDrawings, overview
+from dapl.explain.drawings import PageDrawings, group_notes, labels_of, overview
 from dapl.explain.evidence import ClassEvidence, Evidence, Explanation, Reason, doc
 from dapl.explain.figure import draw_figure
-from dapl.explain.overview import group_notes, labels_of
 from dapl.explain.patches import Patch, PatchSource
 from dapl.metrics.naming import plain_name, share_text
 

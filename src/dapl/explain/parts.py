@@ -1,4 +1,4 @@
-"""What is annotated on an image, which part a region lies on, and what a prototype is called."""
+"""Where prototypes are active in an image, on which part of what is annotated there, and what they are called."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import torch
 from torch import Tensor
 
 from dapl.data.sample import Sample
-from dapl.metrics.functional import assign, region_background_share, visible_parts
+from dapl.explain.patches import Box
+from dapl.metrics.functional import assign, region_background_share, upsample, visible_parts
 from dapl.metrics.functional.parts import part_masks
 from dapl.metrics.functional.pixel_sets import shared_pixels
+from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import Parts, clear_parts, is_background, part_text
+from dapl.models.contract import Embedding, PrototypeModel, square_pixels
+from dapl.runs.checkpoint import bounding_boxes
+from dapl.runs.outlines import Outline, outlines_of
 from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
+PERCENTILE = 95.0
+"""The region of a prototype: pixels at or above this percentile of its map (decision 10)."""
 TAU = 0.2
 """A region lies on a part when it covers more than this share of it, as in Coverage."""
 
@@ -83,6 +90,83 @@ def described(record: PrototypeRecord | None, look: PrototypeLook | None) -> Des
     if look is None:
         return Described(on_object=on_object)
     return Described(clear_parts(look.parts, look.shared), on_object, tuple(look.same_spot))
+
+
+@dataclass(frozen=True)
+class ModelRecords:
+    """What is known of a model beside its weights."""
+
+    classes: Sequence[str]
+    """Names, in the order of the logits."""
+    records: Sequence[PrototypeRecord] = ()
+    """Where each prototype came from; empty where that is not known."""
+    looks: Sequence[PrototypeLook] = ()
+    """Where each prototype looks, as it was measured; empty where it was not."""
+
+    def record(self, j: int) -> PrototypeRecord | None:
+        """The record of prototype j; None where it is not known."""
+        return self.records[j] if self.records else None
+
+    def described(self, j: int) -> Described:
+        """What prototype j is called, and how much of it lies on the object."""
+        return described(self.record(j), self.looks[j] if j < len(self.looks) else None)
+
+
+def slots_of(model: PrototypeModel) -> list[int]:
+    """For each prototype the number of its colour: its head, or its place in its class where a system has no heads."""
+    prototypes = model.prototypes
+    if prototypes.groups > 1:
+        return prototypes.group_of.tolist()
+    table = prototypes.counted()
+    slots = [0] * len(prototypes)
+    for label, place in reversed(table[1].nonzero().tolist()):  # of several classes the first one counts
+        slots[int(table[0][label, place])] = place
+    return slots
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where M prototypes are active in one image of S×S pixels; on the CPU."""
+
+    boxes: list[Box | None]
+    """Bounds of their regions; None where a map is flat and has none."""
+    outlines: list[Outline | None]
+    """Outlines of their regions, in pixels."""
+    parts: list[str | None]
+    """The part that each region lies on."""
+    foreground: list[float | None]
+    """Share of each region that lies on the object."""
+
+
+def locate(
+    model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | None, squares: Tensor | None = None
+) -> Located:
+    """maps: M×H×W of one image of side × side pixels; squares: M×3, what was seen, of a system that sees no more."""
+    regions = model_regions(model, maps.cpu(), side, PERCENTILE)
+    bounds = bounding_boxes(regions)
+    outlines = outlines_of(regions.numpy(), bounds)
+    if squares is not None:
+        bounds = square_pixels(squares, side).tolist()
+    boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]
+    return Located(boxes, outlines, name_parts(regions, facts), foreground_shares(regions, facts))
+
+
+def heat_of(model: PrototypeModel, maps: Tensor, side: int, drawn: int | None = None) -> Tensor:
+    """maps M×H×W on an image of side × side pixels, as the system itself shows them: M×S×S, on the CPU.
+
+    ``drawn``: no more than so many pixels per side are needed, S is as many; a system that does not upsample
+    bicubically paints on the pixels of the image all the same.
+    """
+    maps = maps.cpu()
+    if type(model).to_pixels is PrototypeModel.to_pixels:  # two matrix products do that ten times as fast
+        return upsample(maps, side if drawn is None else min(side, drawn))
+    return model.to_pixels(maps, (side, side)).cpu()
+
+
+def squares_of(model: PrototypeModel, embedding: Embedding, row: int, named: Tensor) -> Tensor | None:
+    """The squares that the heads of some prototypes (long M) saw in one image, M×3; None where they see more."""
+    squares = embedding.squares
+    return None if squares is None else squares[row, model.prototypes.group_of[named]]
 
 
 def name_parts(regions: Tensor, facts: ImageFacts | None) -> list[str | None]:

@@ -17,8 +17,7 @@ from dapl.config import Config
 from dapl.data.build import hand_over
 from dapl.data.sample import Splits
 from dapl.explain.draw import TileSheet, draw_outline, fitting_text, head_colour, is_dashed, to_pil
-from dapl.explain.evidence import ModelRecords, slots_of
-from dapl.explain.parts import ImageFacts, foreground_shares
+from dapl.explain.parts import ImageFacts, ModelRecords, foreground_shares, slots_of
 from dapl.metrics.functional.regions import model_regions
 from dapl.metrics.naming import share_text
 from dapl.processes.interface import SingleProcess

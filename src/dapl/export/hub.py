@@ -25,7 +25,7 @@ from dapl.common.files import make_folder, replacing_folder, write_bytes, write_
 from dapl.common.reading import read_bytes, refuse_links_out, regular_file
 from dapl.data.sample import Splits
 from dapl.explain.classifier import Classifier, about
-from dapl.explain.evidence import ModelRecords
+from dapl.explain.parts import ModelRecords
 from dapl.export.folder import (
     ADVICE,
     CARD,

@@ -23,9 +23,9 @@ from dapl.evaluation.protocol import EvaluationProtocol, add_result, is_full
 from dapl.evaluation.result import chance_sentence, region_text, warning_text
 from dapl.evaluation.split_sums import cached_sums, looks_of
 from dapl.explain.draw import head_colour, is_dashed, jpeg
-from dapl.explain.evidence import ModelRecords, explain
-from dapl.explain.overview import labels_of
-from dapl.explain.parts import facts_of
+from dapl.explain.drawings import labels_of
+from dapl.explain.evidence import explain
+from dapl.explain.parts import ModelRecords, facts_of
 from dapl.masks.doubts import made_note
 from dapl.metrics.naming import clear_parts, is_background, part_text, share_text
 from dapl.metrics.registry import HEADLINES

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dapl.evaluation.split_sums import SplitSums
 from dapl.explain.draw import head_colour, is_dashed
-from dapl.explain.evidence import ModelRecords, slots_of
+from dapl.explain.parts import ModelRecords, slots_of
 from dapl.metrics.naming import SAME_FROM, groups_of
 from dapl.models.contract import PrototypeModel
 from dapl.report.facts import name_of, rounded

@@ -22,8 +22,7 @@ from dapl.common.progress import Reporter
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.explain.draw import HEAT, TileSheet, encoded, levels_of, palette, to_pil
-from dapl.explain.evidence import heat_of, locate, squares_of
-from dapl.explain.parts import ImageFacts
+from dapl.explain.parts import ImageFacts, heat_of, locate, squares_of
 from dapl.explain.patches import Box, close_up_of
 from dapl.models.contract import PrototypeModel
 from dapl.report.facts import rounded

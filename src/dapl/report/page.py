@@ -17,8 +17,7 @@ from markupsafe import Markup
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing_folder, write_bytes, write_json, write_text
 from dapl.explain.draw import templates
-from dapl.explain.drawings import drawn_once, overview
-from dapl.explain.overview import Label
+from dapl.explain.drawings import Label, drawn_once, overview
 from dapl.report.collect import Report
 
 _STATIC = ("report.css", "report.js")

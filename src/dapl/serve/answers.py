@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from dapl.explain.drawings import Label
 from dapl.explain.evidence import Rest, Source
 from dapl.explain.local import ShownReason
-from dapl.explain.overview import Label
 from dapl.runs.marks import NOTE_LENGTH
 
 

@@ -25,9 +25,9 @@ from dapl.data.sample import Dataset, Sample, Splits
 from dapl.data.transforms import fit
 from dapl.explain.classifier import Classifier
 from dapl.explain.draw import ATTENTION, jpeg, overlay, templates
+from dapl.explain.drawings import labels_of
 from dapl.explain.evidence import Evidence, ModelPass, check_index, explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, ShownPatch, ShownReason, localise
-from dapl.explain.overview import labels_of
 from dapl.explain.parts import ImageFacts, facts_of
 from dapl.report.collect import Report, collect
 from dapl.report.page import Linked, render
