@@ -9,7 +9,7 @@ import torch
 
 from dapl import load
 from dapl.explain.drawings import group_notes, labels_of, spread
-from dapl.explain.figure import draw_figure
+from dapl.explain.local import draw_figure
 from dapl.explain.patches import Patch
 
 
