@@ -164,10 +164,10 @@ def records_without_masks(config: DataSection) -> tuple[list[ImageRecord], Path,
     return bare, listing.masks, len(listing) - len(bare)
 
 
-STAGES = (-2, "head")
+FEATURE_STAGES = (-2, "head")
 """The stages that `dapl train FOLDER` takes for heads that are parts: places, and what stands before pooling."""
-SIDE = 224
-SAMPLE = 300
+FEATURE_SIDE = 224
+FEATURE_SAMPLE = 300
 """Images that the components are taken from."""
 WITHOUT_COLOURS = 0.1
 """Share of the image that is taken where colours tell nothing: about what a bird has of a photograph."""
@@ -189,7 +189,7 @@ class FeatureRefiner:
     name = "features"
 
     def __init__(self, images: Sequence[Path], backbone: Backbone | None = None) -> None:
-        """``backbone``: with the stages `STAGES`; None: the default of a config."""
+        """``backbone``: with the stages `FEATURE_STAGES`; None: the default of a config."""
         self._grabcut = GrabCutRefiner()
         self._backbone = (backbone or _default_backbone()).eval()
         self._foreground: FeatureForeground = self._fitted(images)
@@ -211,7 +211,7 @@ class FeatureRefiner:
 
     @torch.no_grad()
     def _fitted(self, images: Sequence[Path]) -> FeatureForeground:
-        sample = images[:: max(1, -(-len(images) // SAMPLE))]
+        sample = images[:: max(1, -(-len(images) // FEATURE_SAMPLE))]
         batches = []
         for first in range(0, len(sample), _AT_ONCE):
             pixels = torch.stack([_square(read_image(path)) for path in sample[first : first + _AT_ONCE]])
@@ -220,11 +220,11 @@ class FeatureRefiner:
 
 
 def _default_backbone() -> Backbone:
-    fields = BackboneConfig(stages=list(STAGES), fuse=False).model_dump()
+    fields = BackboneConfig(stages=list(FEATURE_STAGES), fuse=False).model_dump()
     return create_backbone(**fields)
 
 
 def _square(image: Tensor) -> Tensor:
-    """uint8 3×H×W → uint8 3×SIDE×SIDE, stretched."""
-    resized = F.interpolate(image.unsqueeze(0).float(), (SIDE, SIDE), mode="bilinear", antialias=True)
+    """uint8 3×H×W → uint8 3×FEATURE_SIDE×FEATURE_SIDE, stretched."""
+    resized = F.interpolate(image.unsqueeze(0).float(), (FEATURE_SIDE, FEATURE_SIDE), mode="bilinear", antialias=True)
     return resized[0].round().clamp(0, 255).to(torch.uint8)

@@ -22,7 +22,7 @@ from dapl.models.parts import Locator, Parts, pooled_under, standardised
 from dapl.processes.interface import Processes
 from dapl.training import losses
 
-SAMPLE = 1000
+FOREGROUND_SAMPLE = 1000
 """Training images that the components are taken from; more of them change little and take time."""
 
 
@@ -129,10 +129,10 @@ def feature_foreground(batches: Sequence[Sequence[Tensor]]) -> FeatureForeground
 
 MOST_PLACES = 20_000
 """Places of objects that are clustered; more of them change little and take time."""
-TRIES = 30
+K_MEANS_TRIES = 30
 """Starts of k-means, of which the one with the nearest centres is taken."""
-ROUNDS = 30
-SHARPNESS = 4.0
+K_MEANS_ROUNDS = 30
+START_SHARPNESS = 4.0
 """How much higher a head's logit is at its own centre than at the mean place, for centres as far off as they are on
 average."""
 OTHER_STAGES = 0.1
@@ -148,12 +148,12 @@ def k_means(places: Tensor, count: int, generator: torch.Generator) -> Tensor:
             [5.0500]])
     """
     tries = []
-    for _ in range(TRIES):
+    for _ in range(K_MEANS_TRIES):
         centres = places[torch.randint(len(places), (1,), generator=generator)]
         for _ in range(count - 1):
             farness = torch.cdist(places, centres).amin(1).square().clamp_min(torch.finfo(places.dtype).tiny)
             centres = torch.cat((centres, places[torch.multinomial(farness, 1, generator=generator)]))
-        for _ in range(ROUNDS):
+        for _ in range(K_MEANS_ROUNDS):
             nearest = torch.cdist(places, centres).argmin(1)
             sums = torch.zeros_like(centres).index_add_(0, nearest, places)
             sizes = nearest.bincount(minlength=count).unsqueeze(1)
@@ -192,7 +192,7 @@ def start_heads(
     places = places[torch.randperm(len(places), generator=generator)[:MOST_PLACES]]
     mean = places.mean(0)
     centres = k_means(places - mean, locator.heads, generator)
-    scale = SHARPNESS / centres.square().sum(1).mean().clamp_min(torch.finfo(centres.dtype).tiny)
+    scale = START_SHARPNESS / centres.square().sum(1).mean().clamp_min(torch.finfo(centres.dtype).tiny)
     for number, query in enumerate(locator.queries):
         assert isinstance(query, nn.Conv2d)
         assert query.bias is not None

@@ -44,7 +44,7 @@ from dapl.processes.launch import is_first_process, launch
 from dapl.runs.checkpoint import Position, restore_optimizer
 from dapl.runs.run import Run
 from dapl.training.parts import (
-    SAMPLE,
+    FOREGROUND_SAMPLE,
     FeatureForeground,
     LocateObjective,
     discriminate,
@@ -227,9 +227,9 @@ class Trainer(RunState):
         start_heads(self.model.locator, looked, generator(self.config.seed, "heads"))
 
     def _sample(self, stage: LocateStage) -> Iterator[Batch]:
-        """Up to `SAMPLE` training images, spread over all; every process looks at the same ones."""
+        """Up to `FOREGROUND_SAMPLE` training images, spread over all; every process looks at the same ones."""
         source = self._to_locate(stage, "train")
-        sample = torch.arange(0, len(source), math.ceil(len(source) / SAMPLE))
+        sample = torch.arange(0, len(source), math.ceil(len(source) / FOREGROUND_SAMPLE))
         self.model.eval()
         for batch in source.batches(sample.split(self.config.runtime.evaluation_batch)):
             yield batch.to(self.processes.device)
