@@ -193,7 +193,12 @@ def _named_class(classes: Sequence[str], name: str) -> int:
 
 
 def refuse_one_class(source: object, classes: Sequence[str]) -> None:
-    """``source`` is named where the training images are of one class."""
+    """``source`` is named where the training images are of one class.
+
+    >>> refuse_one_class("birds", ["finch"])
+    Traceback (most recent call last):
+    dapl.common.errors.DaplError: birds: holds one class only (finch); a classifier needs two or more.
+    """
     if len(classes) < 2:
         raise DaplError(f"{source}: holds one class only ({', '.join(classes)}); a classifier needs two or more.")
 
