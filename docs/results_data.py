@@ -300,6 +300,17 @@ class Peers(Kept):
             raise ResultsError(f"{self.source}: {len(found)} rows begin with '{what}'")
         return found[0]
 
+    def line(self, program: str) -> str:
+        """Seconds of all commands with E epochs."""
+        found = self.content["epochs"][program]
+        return f"{found['fixed']:.0f} + {found['per_epoch']:.2g}·E s"
+
+    @property
+    def published_ratio(self) -> float:
+        """CaBRNet's seconds by ours, computed for as many epochs as its own configuration has."""
+        epochs = self.content["epochs"]
+        return float(epochs["cabrnet"]["computed"] / epochs["dapl"]["computed"])
+
     @property
     def worst(self) -> Mapping[str, Any]:
         """The row of time or memory in which CaBRNet is nearest to dapl, or ahead of it."""

@@ -8,6 +8,10 @@ class has. Commands that were measured in that folder are not run again. Both tr
 of the processor, so that others on the machine do not count. Where the two are not quite the same, CaBRNet has the
 advantage: Graphviz, which draws its pages, is left out, and its part alone is counted where dapl's whole stage or
 command is.
+
+Both train a second time with more epochs: an epoch costs CaBRNet a pass of the backbone and dapl none, so that the
+ratio of the two depends on their number. ``epochs`` of build/peers.json has what one more costs, and what all costs
+with as many as CaBRNet's own configuration has, computed from the two lengths.
 """
 
 from __future__ import annotations
@@ -25,6 +29,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 CLASSES, PROTOTYPES = 100, 2000
 EPOCHS, LAST_LAYER_EPOCHS, BATCH = 5, 10, 80
+MORE_EPOCHS = 10
+"""Of the second training. From the eleventh on CaBRNet also projects now and then, and trains the last layer again."""
+PUBLISHED_EPOCHS = 100
+"""``num_epochs`` of configs/protopnet/cub200/training.yml in CaBRNet's repository. It trains the backbone from
+the tenth on, where an epoch costs more than here."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 GENERIC, PROTOPNET = "cabrnet.archs.generic.model:CaBRNet", "cabrnet.archs.protopnet.model:ProtoPNet"
@@ -50,6 +59,10 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "-y theirs/global/prototypes -i image.jpg --device cpu",
         "dapl": "explain ours image.jpg",
     },
+}
+TRAIN_LONGER = {
+    "cabrnet": "train -c cabrnet-longer -o theirs-longer --device cpu",
+    "dapl": "train dapl-longer.yaml --out ours-longer --cache.folder cache-longer",  # whose caches are empty too
 }
 MAIN = {"cabrnet": "cabrnet.main:main", "dapl": "dapl.cli:main"}
 LEFT_OUT = {"cabrnet": "graphviz:Graph.render,graphviz:Digraph.render", "dapl": "-"}
@@ -83,20 +96,35 @@ def prepare(cub: Path, folder: Path, per_class: int) -> None:
     shutil.copyfile(first, folder / "image.jpg")
     shutil.copytree(HERE / "cabrnet", folder / "cabrnet")
     shutil.copy(HERE / "dapl.yaml", folder)
+    write_longer(folder)
     torch.manual_seed(0)
     torch.save(timm.create_model("resnet18", num_classes=1000).state_dict(), folder / "backbone.pth")
+
+
+def write_longer(folder: Path) -> None:
+    """The configurations of both with more epochs."""
+    import yaml
+
+    shutil.copytree(folder / "cabrnet", folder / "cabrnet-longer")
+    theirs = yaml.safe_load((folder / "cabrnet" / "training.yml").read_text(encoding="utf-8"))
+    theirs["num_epochs"] = MORE_EPOCHS
+    theirs["periods"]["warmup"]["epoch_range"] = [0, MORE_EPOCHS - 1]
+    (folder / "cabrnet-longer" / "training.yml").write_text(yaml.safe_dump(theirs), encoding="utf-8")
+    ours = yaml.safe_load((folder / "dapl.yaml").read_text(encoding="utf-8"))
+    ours["schedule"][0]["epochs"] = MORE_EPOCHS
+    (folder / "dapl-longer.yaml").write_text(yaml.safe_dump(ours), encoding="utf-8")
 
 
 def measure(folder: Path, python: dict[str, str]) -> dict[str, dict[str, Any]]:
     """What `timed` reports of each command, ``"train dapl"``; the two programs take turns."""
     found = {}
-    for name, command in COMMANDS.items():
+    for name, command in {**COMMANDS, "train longer": TRAIN_LONGER}.items():
         for program in ("cabrnet", "dapl"):
-            report = folder / f"{name}-{program}.json"
+            report = folder / f"{name.replace(' ', '-')}-{program}.json"
             if not report.exists():
                 timed = command.get(f"timed of {program}", "-")
                 arguments = [str(HERE / "timed.py"), str(report), MAIN[program], LEFT_OUT[program], timed, "--"]
-                with open(folder / f"{name}-{program}.log", "w", encoding="utf-8") as log:
+                with open(report.with_suffix(".log"), "w", encoding="utf-8") as log:
                     done = subprocess.run(
                         [python[program], *arguments, *command[program].split()],
                         cwd=folder,
@@ -111,7 +139,7 @@ def measure(folder: Path, python: dict[str, str]) -> dict[str, dict[str, Any]]:
                         + "\n".join(lines[-20:])
                     )
             found[f"{name} {program}"] = json.loads(report.read_text(encoding="utf-8"))
-            print(f"{name:9s}{program:8s}{found[f'{name} {program}']['total']:9.1f} s", file=sys.stderr, flush=True)
+            print(f"{name:13s}{program:8s}{found[f'{name} {program}']['total']:9.1f} s", file=sys.stderr, flush=True)
     return found
 
 
@@ -145,6 +173,20 @@ def rows(found: dict[str, dict[str, Any]], images: int) -> list[dict[str, Any]]:
         ("lines of YAML", "", lines_of_yaml((HERE / "cabrnet").glob("*.yml")), lines_of_yaml([HERE / "dapl.yaml"])),
     ]
     return [{"what": what, "unit": unit, "cabrnet": one, "dapl": other} for what, unit, one, other in table]
+
+
+def by_epochs(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Seconds of one more epoch, and of all four commands with as many epochs as CaBRNet's configuration has.
+
+    The training commands of two lengths give a line; the other commands do not depend on the epochs.
+    """
+    result: dict[str, Any] = {"measured": [EPOCHS, MORE_EPOCHS], "published": PUBLISHED_EPOCHS}
+    for program in ("cabrnet", "dapl"):
+        short, longer = (found[f"{name} {program}"]["total"] for name in ("train", "train longer"))
+        per_epoch = (longer - short) / (MORE_EPOCHS - EPOCHS)
+        fixed = _sum([found[f"{name} {program}"] for name in COMMANDS], "total") - EPOCHS * per_epoch
+        result[program] = {"fixed": fixed, "per_epoch": per_epoch, "computed": fixed + PUBLISHED_EPOCHS * per_epoch}
+    return result
 
 
 def _sum(reports: Sequence[dict[str, Any]], name: str) -> float:
@@ -182,7 +224,14 @@ def main() -> None:
     found = measure(folder, {"cabrnet": str(Path(peer).absolute()), "dapl": sys.executable})
     images = {split: len(list((folder / "data" / split).glob("*/*"))) for split in ("train", "val", "test")}
     table = rows(found, images["train"])
+    epochs = by_epochs(found)
     print(shown(table))
+    for program in ("cabrnet", "dapl"):
+        line = epochs[program]
+        print(
+            f"{program}: {line['fixed']:.1f} s + {line['per_epoch']:.3g} s per epoch, from trainings of {EPOCHS} and "
+            f"{MORE_EPOCHS}; with {PUBLISHED_EPOCHS}, computed: {line['computed']:.0f} s"
+        )
     facts = provenance([])
     facts["versions"] = {**facts["versions"], "cabrnet": version_of(peer)}
     facts["machine"] = {**facts["machine"], "threads": 1}
@@ -190,7 +239,7 @@ def main() -> None:
     settings = {"prototypes": PROTOTYPES, "epochs": EPOCHS, "batch": BATCH}
     write_json(
         Path("build/peers.json"),
-        {**facts, "command": command, "images": images, "peers": table, "settings": settings},
+        {**facts, "command": command, "images": images, "peers": table, "epochs": epochs, "settings": settings},
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from benchmarks import __main__ as bench
 from benchmarks import own_data, scale
 from benchmarks import report as report_bench
@@ -80,6 +82,27 @@ def test_rows_beside_a_peer() -> None:
     assert rows["rendering all prototypes"] == (30.0, 60.0)
     assert rows["end to end, the four commands"] == (240.0, 186.0)
     assert rows["lines of YAML"][0] > rows["lines of YAML"][1]
+
+    more = peers.MORE_EPOCHS - peers.EPOCHS
+    found["train longer cabrnet"], found["train longer dapl"] = {"total": 60.0 + 4 * more}, {"total": 6.0 + 0.5 * more}
+    line = peers.by_epochs(found)
+    assert line["cabrnet"] == pytest.approx({"per_epoch": 4.0, "fixed": 240 - 5 * 4, "computed": 220 + 4 * 100})
+    assert line["dapl"]["computed"] == pytest.approx(186 + 0.5 * (100 - 5))
+
+
+def test_the_longer_training_of_both_differs_in_its_epochs_only(tmp_path: Path) -> None:
+    shutil.copytree(peers.HERE / "cabrnet", tmp_path / "cabrnet")
+    shutil.copy(peers.HERE / "dapl.yaml", tmp_path)
+    peers.write_longer(tmp_path)
+    read = lambda name: yaml.safe_load((tmp_path / name).read_text())  # noqa: E731
+    theirs, longer = read("cabrnet/training.yml"), read("cabrnet-longer/training.yml")
+    assert longer["num_epochs"] == longer["periods"]["warmup"]["epoch_range"][1] + 1 == peers.MORE_EPOCHS
+    theirs["num_epochs"], theirs["periods"]["warmup"]["epoch_range"] = peers.MORE_EPOCHS, [0, peers.MORE_EPOCHS - 1]
+    assert longer == theirs
+    ours = read("dapl.yaml")
+    assert ours["schedule"][0]["epochs"] == peers.EPOCHS
+    ours["schedule"][0]["epochs"] = peers.MORE_EPOCHS
+    assert read("dapl-longer.yaml") == ours
 
 
 def test_the_page_of_a_run_is_measured_as_it_was_written(tmp_path: Path) -> None:
