@@ -164,3 +164,16 @@ def test_objects_say_what_they_are(classifier: Classifier, array: np.ndarray) ->
     assert repr(why).startswith(f"LocalExplanation(image: {why.predicted_name} ")
     assert repr(why).endswith("%, 2 classes, 4 prototypes)")
     assert all(len(repr(one)) < 200 for one in (classifier, prediction, why))
+
+
+def test_the_page_says_what_of_the_image_the_model_saw(classifier: Classifier) -> None:
+    portrait = Image.new("RGB", (60, 100), "teal")
+    assert classifier.explain(portrait).seen == "", "the whole image, fitted to a square"
+    words = (classifier.model, classifier.known, classifier.image_size)
+    cropped = Classifier(*words, "crop")
+    said = "The model sees the centre square of the image: 40 % of it, top and bottom, are cut off."
+    found = cropped.explain(portrait)
+    assert found.seen == said
+    assert said in found.html()
+    assert "left and right" in cropped.explain(portrait.rotate(90, expand=True)).seen
+    assert cropped.explain(Image.new("RGB", (100, 99))).seen == ""

@@ -27,6 +27,7 @@ from dapl.explain.evidence import explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, localise
 from dapl.explain.parts import ModelRecords, facts_of
 from dapl.explain.patches import PatchSource, RunPatches
+from dapl.metrics.naming import share_text
 from dapl.models.contract import PrototypeModel
 from dapl.runs.loading import LoadedRun
 
@@ -36,6 +37,8 @@ _BATCH = 32
 """Images per model pass of a list."""
 _SHOWN = 5
 """Classes that a notebook shows."""
+_NEARLY_SQUARE = 0.97
+"""Of an image with such sides as good as nothing is cut off."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,7 +189,16 @@ class Classifier:
         found = explanations(
             self.model, done, self.known, classes=classes, top=top, switched_off=switched_off, facts=[facts]
         )[0]
-        return localise(found, sample.name, self.about, self.patches)
+        return localise(found, sample.name, self.about, self.patches, self._seen(sample))
+
+    def _seen(self, sample: Sample) -> str:
+        """Which part of an image the model sees, where that is not all of it."""
+        height, width = sample.image.shape[-2:]
+        if self.fit != "crop" or min(height, width) / max(height, width) > _NEARLY_SQUARE:
+            return ""
+        sides = "left and right" if width > height else "top and bottom"
+        share = share_text(1 - min(height, width) / max(height, width))
+        return f"The model sees the centre square of the image: {share} of it, {sides}, are cut off."
 
     def sample(self, name: str) -> tuple[Sample, Sequence[str]] | None:
         """An image of the run's data with its annotations, by its name, and the names of its parts."""

@@ -191,6 +191,8 @@ class Explanation:
     about: str = ""
     """The model in a few words."""
     patches: PatchSource = field(default_factory=PatchSource)
+    seen: str = ""
+    """Which part of the image file the model saw; empty where it saw all of it, or that is not known."""
 
     @property
     def predicted(self) -> int:

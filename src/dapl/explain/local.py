@@ -197,9 +197,10 @@ def _chip(text: str, meaning: str = "", warns: bool = False) -> str:
     return f"<span{look}{title}>{escape(text)}</span>"
 
 
-def localise(explanation: Explanation, name: str, about: str, patches: PatchSource) -> LocalExplanation:
-    """An explanation with the name of its image, the model in a few words and where training patches are had from."""
-    return LocalExplanation(**vars(explanation) | {"name": name, "about": about, "patches": patches})
+def localise(explanation: Explanation, name: str, about: str, patches: PatchSource, seen: str = "") -> LocalExplanation:
+    """An explanation with the name of its image, the model in a few words, where training patches are had from, and
+    which part of the image the model saw."""
+    return LocalExplanation(**vars(explanation) | {"name": name, "about": about, "patches": patches, "seen": seen})
 
 
 SCALE = 2
