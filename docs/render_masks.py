@@ -38,14 +38,16 @@ COLUMNS = (
     Column("method"),
     Column("told"),
     Column("iou", "mean IoU", digits=3),
+    Column("error", "standard error", digits=3),
     Column("good", "IoU ≥ 0.75", percent=True),
     Column("doubtful", "to look at", percent=True),
     Column("seconds", "CPU seconds per image", digits=2),
 )
 
 
-def measure(root: Path, models: dict[str, str | None], images: int, methods: Sequence[str]) -> dict[str, Any]:
-    """The methods on the same images, evenly over the classes; IoU with the true mask, and what `check` doubts."""
+def measure(root: Path, models: dict[str, str | None], per_class: int, methods: Sequence[str]) -> dict[str, Any]:
+    """The methods on the same images, the first ones of every class by their number; IoU with the true mask, and what
+    `check` doubts."""
     from dapl.data.cub import read_cub
     from dapl.data.images import read_image
     from dapl.masks.doubts import mask_doubt
@@ -53,8 +55,10 @@ def measure(root: Path, models: dict[str, str | None], images: int, methods: Seq
     from dapl.prepare.masks import refiner_for
     from dapl.runs.provenance import provenance
 
-    records = list(read_cub(root))
-    records = records[:: len(records) // images][:images]
+    by_class: dict[int, list[Any]] = {}
+    for record in read_cub(root):
+        by_class.setdefault(record.label, []).append(record)
+    records = [record for label in sorted(by_class) for record in by_class[label][:per_class]]
     chosen = [key for key in METHODS if key[0] in methods]
     paths = [record.path for record in records]
     refiners = {method: refiner_for(method, models.get(method), paths) for method, _ in chosen}
@@ -73,11 +77,13 @@ def measure(root: Path, models: dict[str, str | None], images: int, methods: Seq
     rows = []
     for (method, with_box), values in found.items():
         ious, doubts, seconds = (np.array(column, float) for column in zip(*values, strict=True))
-        row = {"method": method, "box": with_box, "iou": ious.mean(), "good": (ious >= 0.75).mean()}
+        error = ious.std(ddof=1) / np.sqrt(len(ious))
+        row = {"method": method, "box": with_box, "iou": ious.mean(), "error": error, "good": (ious >= 0.75).mean()}
         rows.append({name: _plain(value) for name, value in row.items()})
         rows[-1] |= {"doubtful": _plain(doubts.mean()), "seconds": _plain(np.median(seconds))}
     facts = provenance([])
-    return {**facts, "command": "python docs/render_masks.py measure", "images": len(records), "rows": rows}
+    counts = {"images": len(records), "per_class": per_class}
+    return {**facts, "command": "python docs/render_masks.py measure", **counts, "rows": rows}
 
 
 def _plain(value: Any) -> Any:
@@ -90,9 +96,10 @@ def rendered() -> str:
     rows = [
         {**row, "method": NAMES[row["method"]], "told": "the box" if row["box"] else "nothing"} for row in kept["rows"]
     ]
+    images = "image" if kept["per_class"] == 1 else f"{kept['per_class']} images"
     below = (
-        f"{kept['images']} images of CUB-200-2011, evenly over its classes, against its true masks; measured "
-        f"{kept['measured']} by `{kept['command']}`. *To look at*: flagged by `dapl prepare check`."
+        f"{kept['images']} images of CUB-200-2011, the first {images} of every class, against its true masks; "
+        f"measured {kept['measured']} by `{kept['command']}`. *To look at*: flagged by `dapl prepare check`."
     )
     return f"{START}\n\n{markdown(rows, COLUMNS)}\n{below}\n\n{END}"
 
@@ -103,16 +110,17 @@ def main() -> int:
     parser.add_argument("cub", nargs="?", type=Path)
     parser.add_argument("--sam-model")
     parser.add_argument("--rembg-model")
-    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--per-class", type=int, default=1, help="images of each class")
     parser.add_argument("--methods", default=",".join(NAMES), help="measure these again, and keep the other rows")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     if arguments.what == "measure":
         models = {"sam": arguments.sam_model, "rembg": arguments.rembg_model}
         methods = arguments.methods.split(",")
-        found = measure(arguments.cub, models, arguments.images, methods)
-        before = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {"images": None, "rows": []}
-        if before["images"] == found["images"]:  # on the same images, what was not measured again stays
+        found = measure(arguments.cub, models, arguments.per_class, methods)
+        before = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+        if all(before.get(count) == found[count] for count in ("images", "per_class")):
+            # on the same images, what was not measured again stays
             rows = {(row["method"], row["box"]): row for row in [*before["rows"], *found["rows"]]}
             found["rows"] = [rows[key] for key in METHODS if key in rows]
         write_json(KEPT, found)
