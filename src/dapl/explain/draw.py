@@ -61,7 +61,7 @@ def jpeg(image: Tensor, quality: int = 88) -> bytes:
 
 def overlay(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> bytes:
     """A map h×w as a PNG that is transparent where the map is low; scaled to its own range."""
-    return _shades_png(_shades(values.unsqueeze(0))[0], stops)
+    return _shades_png(_shades(values.unsqueeze(0))[0], stops, level=1)
 
 
 def overlay_strip(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> tuple[bytes, int]:
@@ -72,7 +72,7 @@ def overlay_strip(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> tuple[bytes
     shades = _shades(values)
     side = shades.shape[-1]
     edge = np.arange(-1, side + 1).clip(0, side - 1)
-    return _shades_png(shades[:, edge][:, :, edge].reshape(-1, side + 2), stops), side
+    return _shades_png(shades[:, edge][:, :, edge].reshape(-1, side + 2), stops, level=0), side
 
 
 def _shades(values: Tensor) -> np.ndarray:
@@ -83,12 +83,13 @@ def _shades(values: Tensor) -> np.ndarray:
     return ((shown - low) * ((_SHADES - 1) / np.maximum(high - low, 1e-12)) + 0.5).astype(np.uint8)
 
 
-def _shades_png(shades: np.ndarray, stops: tuple[Stop, ...]) -> bytes:
+def _shades_png(shades: np.ndarray, stops: tuple[Stop, ...], level: int) -> bytes:
+    """``level``: of compression; without it a page is a little larger, and made faster."""
     height, width = shades.shape
     lines = np.zeros((height, width + 1), np.uint8)  # each begins with the filter of PNG, none
     lines[:, 1:] = shades
     header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0))
-    pixels = _chunk(b"IDAT", zlib.compress(lines.tobytes(), 1))
+    pixels = _chunk(b"IDAT", zlib.compress(lines.tobytes(), level))
     return b"\x89PNG\r\n\x1a\n" + header + _palette_chunks(stops) + pixels + _chunk(b"IEND", b"")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -102,6 +102,8 @@ class ModelRecords:
     """Where each prototype came from; empty where that is not known."""
     looks: Sequence[PrototypeLook] = ()
     """Where each prototype looks, as it was measured; empty where it was not."""
+    _said: dict[int, Described] = field(default_factory=dict, repr=False, compare=False)
+    """What was said of a prototype is said again with the next image."""
 
     def record(self, j: int) -> PrototypeRecord | None:
         """The record of prototype j; None where it is not known."""
@@ -109,7 +111,9 @@ class ModelRecords:
 
     def described(self, j: int) -> Described:
         """What prototype j is called, and how much of it lies on the object."""
-        return described(self.record(j), self.looks[j] if j < len(self.looks) else None)
+        if j not in self._said:
+            self._said[j] = described(self.record(j), self.looks[j] if j < len(self.looks) else None)
+        return self._said[j]
 
 
 def slots_of(model: PrototypeModel) -> list[int]:
