@@ -135,6 +135,7 @@ def test_the_card(system: str, run: Path, exported: Path) -> None:
     measured = json.loads(Run(run).evaluation_file.read_text())["numbers"]
     assert card.data.library_name == "dapl"
     assert system in card.data.tags
+    assert f"classes: {system} on" not in card.text  # every system has a name that a person reads
     assert {result.metric_type: result.metric_value for result in card.data.eval_results or []} == {
         name: measured[name]["value"]
         for name in ("accuracy", "balanced_accuracy", "ece", "coverage", "diversity", "background_bias", "consistency")

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dapl.common.errors import DaplError, WriteError
+from dapl.common.errors import DaplError, WriteError, reason_of
 from dapl.common.liveness import meanwhile
 from dapl.common.locks import locked
 from dapl.experiments.sweep_space import Choices, Dimension, Panel, SweepObjective, Values
@@ -259,7 +259,7 @@ def database_refusals(out: Path) -> Iterator[None]:
         yield
     except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
         raise WriteError(
-            f"{out}: the database of the sweep refused ({str(error).splitlines()[0]}); free some space, or look at "
+            f"{out}: the database of the sweep refused ({reason_of(error)}); free some space, or look at "
             "--storage. The same command goes on where it stood."
         ) from error
 
@@ -297,7 +297,7 @@ def open_storage(url: str | None, folder: Path) -> tuple[optuna.storages.RDBStor
     except (SQLAlchemyError, ImportError, RuntimeError, ValueError, OSError) as error:
         what = "--storage" if url else str(folder / "study.db")
         raise DaplError(
-            f"{what}: cannot be opened as a database of Optuna ({str(error).splitlines()[0]}); give a URL such as "
+            f"{what}: cannot be opened as a database of Optuna ({reason_of(error)}); give a URL such as "
             "postgresql+psycopg://user@host/name, with its driver installed (`pip install 'dapl[postgresql]'` or "
             "'dapl[mysql]')."
         ) from error

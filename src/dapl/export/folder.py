@@ -187,6 +187,7 @@ def decoded(jpeg: bytes, prototype: int) -> Tensor:
 
 
 _SYSTEMS = {
+    "parts": "Parts (heads that are parts, each judged by its own crop of the image)",
     "dapl": "DAPL (Diversity-Aware Prototype Learning)",
     "protopnet": "ProtoPNet",
     "protopshare": "ProtoPShare",

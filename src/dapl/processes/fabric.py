@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed import PrefixStore, Store, rendezvous
 from torch.distributed.constants import default_pg_timeout
 
-from dapl.common.errors import DaplError
+from dapl.common.errors import DaplError, reason_of
 from dapl.common.liveness import end_with_parent
 from dapl.config import RuntimeConfig
 
@@ -92,7 +92,7 @@ class FabricProcesses:
             )
         except Exception as error:
             # Fabric has no common exception for devices and precisions that do not exist; its first sentence is good.
-            raise DaplError(f"runtime: {str(error).splitlines()[0]}") from error
+            raise DaplError(f"runtime: {reason_of(error)}") from error
         return cls(fabric, runtime.devices)
 
     def __repr__(self) -> str:
