@@ -132,11 +132,12 @@ def _an_image(config: Config) -> str:
 
 def _restarted(out: Path) -> bool:
     """Whether torchrun starts the same command again, because a process of it had died with the run begun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return False  # without torch
-    from dapl.processes.fabric import was_restarted
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # else there is nobody to ask, and no torch to load
+        from dapl.processes.fabric import was_restarted
 
-    return was_restarted() and (out / "config.yaml").is_file()
+        restarted = was_restarted()
+    return restarted and (out / "config.yaml").is_file()
 
 
 def _submit(arguments: argparse.Namespace, config: Config, out: Path) -> int:
