@@ -13,6 +13,7 @@ import pytest
 from dapl.cli import _parser, main
 from dapl.data.faceforensics_files import ManifestLine
 from dapl.masks.faces import PARTS
+from dapl.runs.run import Run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "faces.md").read_text(encoding="utf-8")
@@ -74,3 +75,15 @@ def test_the_first_command_and_the_python(
     [code] = [text for language, text in BLOCKS if language == "python"]
     exec(code, {})
     assert "'left eye'" in capsys.readouterr().out
+
+
+def test_heads_that_are_parts_on_faces(
+    prepared_faces: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [command] = [line for line in COMMANDS if "faceforensics-parts" in line]
+    words = shlex.split(command)[1:]
+    words[words.index("faces")] = str(prepared_faces[0])
+    monkeypatch.chdir(ROOT)
+    small = ["--data.image_size", "96", "--schedule.0.epochs", "1", "--model.backbone.weights", "random"]
+    assert main([*words, *small, "--out", str(tmp_path / "run")]) == 0
+    assert Run(tmp_path / "run").evaluation()["protocol"]["tau"] == 0.5  # as the data set has it
