@@ -15,6 +15,7 @@ from dapl.common.progress import Reporter
 from dapl.explain.draw import TileSheet, fitting_text
 from dapl.explain.parts import ModelRecords
 from dapl.explain.sheet import prototype_sheet, render_sources
+from dapl.metrics.naming import share_text
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
 
@@ -51,8 +52,9 @@ def test_its_regions_are_those_of_the_metrics(
     assert np.array_equal(np.asarray(tile.image), image.permute(1, 2, 0).numpy())
 
 
-def test_words_below_are_those_of_every_page(evaluated: Callable[[str], Path]) -> None:
-    loaded = load_run(evaluated("dapl"))
+@pytest.mark.parametrize("system", ["dapl", "parts"])
+def test_words_below_are_those_of_every_page(evaluated: Callable[[str], Path], system: str) -> None:
+    loaded = load_run(evaluated(system))
     run_data = RunData(loaded.config, SingleProcess(), Reporter(quiet=True))
     known = ModelRecords(loaded.classes, loaded.records, loaded.run.looks())
     assert len(known.looks) == len(loaded.records)
@@ -60,6 +62,8 @@ def test_words_below_are_those_of_every_page(evaluated: Callable[[str], Path]) -
         said, words = known.described(index), [text for text, _ in tile.lines]
         assert (said.name in words) == (said.name is not None)
         assert words[0].endswith(" · background") == said.background
+        if loaded.records[index].kept and said.on_object is not None:
+            assert words[-1] == f"{share_text(said.on_object)} on the object", "the number that decides on background"
         assert fitting_text(words[-1], ImageFont.load_default(10), 112) == words[-1], "what decides is never cut off"
 
 

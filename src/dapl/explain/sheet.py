@@ -98,8 +98,12 @@ def render_sources(
 
 
 def _lines(record: PrototypeRecord, known: ModelRecords, heads: bool, share: float | None) -> list[tuple[str, str]]:
-    """``share``: of the outlined region, what lies on the object."""
+    """``share``: of the outlined region, what lies on the object; said only where images have not been measured.
+
+    A number that was measured decides whether a prototype is background, so it is the one that stands below each.
+    """
     said = known.described(record.index)
+    share = share if said.on_object is None else said.on_object
     lines = [(f"head {record.head}" if heads else f"prototype {record.index}", _INK)]
     if said.name is not None:
         lines.append((said.name, _INK))
@@ -107,8 +111,8 @@ def _lines(record: PrototypeRecord, known: ModelRecords, heads: bool, share: flo
         return [*lines, ("removed", _QUIET)]
     if said.background:
         lines[0] = (f"{lines[0][0]} · background", _WARN)
-        return [*lines, (f"{share_text(said.on_object or 0)} on the object", _WARN)]
-    return lines if share is None else [*lines, (f"{share_text(share)} on the object", _QUIET)]
+    colour = _WARN if said.background else _QUIET
+    return lines if share is None else [*lines, (f"{share_text(share)} on the object", colour)]
 
 
 def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, slot: int, tile: int) -> Image.Image:
