@@ -37,7 +37,7 @@ REASONS: dict[tuple[str, str], str] = {
     ("common/locks.py", "os.open"): "a lock, which is opened to be written too, and that waits for nobody",
     ("cli/__init__.py", "os.open"): "the null device",
     ("batches/pixels.py", "Image.open"): "bytes in memory",
-    ("training/loggers.py", "Image.open"): "a plot that was written just before",
+    ("training/loggers.py", "Image.open"): "bytes in memory",
     ("export/onnx_file.py", "onnxruntime.InferenceSession"): "the file that was written just before",
     ("common/liveness.py", "read_text"): "/proc",
     ("runs/provenance.py", "read_text"): "/proc",

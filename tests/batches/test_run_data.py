@@ -125,6 +125,26 @@ def test_a_second_run_does_not_call_the_backbone(
     assert counted.backbone.images == 0
 
 
+@pytest.mark.parametrize("kind", ["none", "flip"])
+def test_images_are_shown_with_the_features_that_are_kept(
+    config: Config, run_data_of: Callable[[Config], RunData], counted: PrototypeModel, kind: Any
+) -> None:
+    assert isinstance(run_data_of(config).shown("train", counted), ImageSource), "nothing is kept, nothing is computed"
+    assert counted.backbone.images == 0
+    shared(run_data_of(config), counted).source("train", counted, kind)
+    counted.backbone.images = 0
+    again = run_data_of(config)
+    order = torch.tensor([5, 1, 3]).split(2)
+    shown = list(again.shown("train", counted).batches(order))
+    assert counted.backbone.images == 0
+    for batch, seen in zip(shown, again.images("train").batches(order), strict=True):
+        assert batch.images is not None
+        assert batch.masks is not None
+        assert_close((batch.images, batch.masks, batch.labels), (seen.images, seen.masks, seen.labels))
+        with torch.inference_mode():
+            assert_close(batch.features, counted.extractor.eval()(batch.images), rtol=1e-4, atol=1e-5)
+
+
 def test_processes_decide_together_whether_features_are_there(
     run_data: RunData, counted: PrototypeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

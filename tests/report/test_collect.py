@@ -24,6 +24,7 @@ from dapl.processes.launch import make_processes
 from dapl.report.collect import Report, collect
 from dapl.report.entries import FLAGS, SAME_SPOT, same_spot_groups
 from dapl.runs.loading import load_run
+from dapl.runs.run import open_run
 
 from .conftest import CLASSES, TEST_IMAGES
 
@@ -119,18 +120,27 @@ def test_a_black_box_has_numbers_only(reported: Reported) -> None:
     assert report.data["numbers"]["headlines"][0]["name"] == "accuracy"
 
 
-def test_every_image_goes_through_the_backbone_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_image_goes_through_the_backbone_twice(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums over the split are there already; what is left is the images that the page shows."""
     passed: list[int] = []
     forward = Backbone.forward
     monkeypatch.setattr(Backbone, "forward", lambda self, images: passed.append(len(images)) or forward(self, images))
-    report = collect(run, quiet=True)
-    sources = {entry["source"]["image"] for entry in report.data["prototypes"]}
+    _, without = open_run(run, {"cache.features": False})
+    slow = collect(run, without, quiet=True)
+    sources = {entry["source"]["image"] for entry in slow.data["prototypes"]}
     assert sum(passed) == CLASSES * 3 + len(sources) + 1, "and the large image once more"
     passed.clear()
-    more = collect(run, images=TEST_IMAGES, quiet=True)
+    more = collect(run, without, images=TEST_IMAGES, quiet=True)
     assert sum(passed) == CLASSES * TEST_IMAGES + len(sources) + 1
     assert {len(entry["tests"]) for entry in more.data["prototypes"]} == {TEST_IMAGES}
+    passed.clear()
+    fast = collect(run, quiet=True)
+    assert sum(passed) == 1, "features of all images are kept; the large one is read from its file"
+    for quick, thorough in zip(fast.data["prototypes"], slow.data["prototypes"], strict=True):
+        pairs = zip((quick["source"], *quick["tests"]), (thorough["source"], *thorough["tests"]), strict=True)
+        for one, other in pairs:
+            assert one["score"] == pytest.approx(other["score"], abs=2e-3)
+            assert one["foreground"] == pytest.approx(other["foreground"], abs=0.02)  # a pixel more or less
 
 
 def test_it_evaluates_first_where_that_was_not_done(trained: Callable[[str], Path], tmp_path: Path) -> None:

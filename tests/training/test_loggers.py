@@ -86,6 +86,9 @@ def test_tensorboard(tmp_path: Path, sheet: Path) -> None:
     found.Reload()
     assert set(found.Tags()["scalars"]) == {*VALUES, "test/coverage"}
     assert found.Tags()["images"] == ["prototypes"]
+    [image] = found.Images("prototypes")
+    assert (image.width, image.height, image.step) == (30, 20, 1)
+    assert image.encoded_image_string == sheet.read_bytes()
     assert b"| coverage | 0.5000 |" in found.Tensors("test/text_summary")[0].tensor_proto.string_val[0]
 
 

@@ -22,7 +22,7 @@ from dapl.batches.pixels import (
     pixels_bytes,
     pixels_key,
 )
-from dapl.batches.sources import BatchSource, Features, FeatureSource, ImageSource
+from dapl.batches.sources import BatchSource, Features, FeatureSource, ImageSource, ImagesWithFeatures
 from dapl.common.errors import DaplError, WriteError
 from dapl.common.files import expand_path
 from dapl.common.progress import Reporter
@@ -143,23 +143,43 @@ class RunData:
         _, rows = base_rows(dataset)
         return FeatureSource(features, rows, dataset.labels, views, both)
 
+    def shown(self, split: Split, model: PrototypeModel) -> BatchSource:
+        """The split as images to be shown, with the features that an earlier pass has kept of them.
+
+        Where none are kept, nothing is computed for it: a few images are seldom worth a pass over all of them.
+        """
+        images = self.images(split)
+        if not self.config.cache.features:
+            return images
+        features = self._kept_features(split, self._feature_keys(split, digest(model.extractor), 1))
+        if features is None:
+            return images
+        return ImagesWithFeatures(images, FeatureSource(features, images.rows, images.labels.tolist(), views=1))
+
+    def _feature_keys(self, split: Split, weights: str, views: int) -> list[str]:
+        """The names that features of so many views may have: those of both views hold those of the one."""
+        base, _ = base_rows(self.dataset(split))
+        pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
+        pixels += "/compact" * (self._form(base) == "compact")
+        backbone, precision = self.config.model.backbone, self.config.runtime.precision
+        return [features_key(pixels, weights, backbone, count, precision, self._half) for count in range(views, 3)]
+
+    def _kept_features(self, split: Split, keys: Sequence[str]) -> Features | None:
+        """Those of one of these names, where an earlier run or stage has left them."""
+        base, _ = base_rows(self.dataset(split))
+        opened = (open_features(self.folder, key, base.has_masks, self._half) for key in keys)
+        return next((features for features in opened if features is not None), None)
+
     def _features(self, split: Split, extractor: nn.Module, views: int) -> Features | None:
         base, _ = base_rows(self.dataset(split))
         weights = digest(extractor)
-        pixels = pixels_key(base, self.config.data.image_size, self.config.data.fit)
-        pixels += "/compact" * (self._form(base) == "compact")
-        precision = self.config.runtime.precision
-        # Features of both views hold those of the one, and are made at once where a later stage wants both.
+        # Features of both views are made at once where a later stage wants both.
         views = max(views, self._views_of_schedule(split))
-        keys = [
-            features_key(pixels, weights, self.config.model.backbone, count, precision, self._half)
-            for count in range(views, 3)
-        ]
+        keys = self._feature_keys(split, weights, views)
         if self._in_memory is not None and self._in_memory[0] in keys:
             return self._in_memory[1]
         on_disk = weights in self.shared
-        opened = (open_features(self.folder, key, base.has_masks, self._half) for key in keys if on_disk)
-        found = next((features for features in opened if features is not None), None)
+        found = self._kept_features(split, keys) if on_disk else None
         # One process may look before another has written the file, the other after: only together they may go on.
         if not self._any(found is None):
             for key in keys:

@@ -182,6 +182,21 @@ def _picked(values: Tensor, rows: Tensor, view: Tensor) -> Tensor:
     return values[rows, view].float()
 
 
+class ImagesWithFeatures:
+    """Images and, beside each, the features that are kept of it: to be shown it needs no pass through the backbone."""
+
+    def __init__(self, images: ImageSource, features: FeatureSource) -> None:
+        self.images, self.features, self.labels = images, features, images.labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batches(self, order: Sequence[Tensor], seed: int = 0) -> Iterator[Batch]:
+        both = zip(self.images.batches(order, seed), self.features.batches(order, seed), strict=True)
+        for seen, known in both:
+            yield replace(seen, features=known.features)
+
+
 Item = TypeVar("Item")
 
 

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from dapl.batches.run_data import RunData
+from dapl.batches.sources import features_of
 from dapl.common.files import replacing
 from dapl.common.progress import Reporter
 from dapl.config import Config
@@ -80,11 +81,11 @@ def render_sources(
         else:
             by_image.setdefault(position[record.image], []).append(record)
     order = torch.tensor(sorted(by_image)).split(loaded.config.runtime.evaluation_batch) if by_image else ()
-    for batch in run_data.images("train").batches(order):
+    for batch in run_data.shown("train", loaded.model).batches(order):
         assert batch.images is not None
         with torch.inference_mode():
             device = loaded.model.prototypes.vectors.device
-            embedding = loaded.model.embed(loaded.model.extractor(batch.images.to(device)))
+            embedding = loaded.model.embed(features_of(loaded.model, batch.to(device)))
         for row, index in enumerate(batch.indices.tolist()):
             facts = None if batch.masks is None else ImageFacts(batch.masks[row].bool())
             for record in by_image[index]:

@@ -125,7 +125,7 @@ def show_images(
     order = list(torch.tensor(rows, dtype=torch.long).split(run_data.config.runtime.evaluation_batch)) if rows else []
     shown: dict[int, ShownImage] = {}
     with reporter.track(f"images of {split}", len(rows)) as advance:
-        for batch in run_data.images(split).batches(order):
+        for batch in run_data.shown(split, model).batches(order):
             shown |= _show_batch(model, run_data, batch, prototypes, truth, side)
             advance(len(batch))
     return shown

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from dapl.common.errors import BrokenError, DaplError, MissingError
 from dapl.common.files import make_folder, replacing, write_text
-from dapl.common.reading import read_as, read_text
+from dapl.common.reading import read_as, read_bytes, read_text
 from dapl.runs.schemas import EvaluationFile
 
 Table = Sequence[tuple[str, float]]
@@ -60,11 +60,15 @@ class TensorBoard:
             self._writer.add_scalar(f"{name}/{number}", value, step)
 
     def image(self, name: str, file: Path, step: int) -> None:
-        import numpy as np
         from PIL import Image
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
-        with Image.open(file) as image:
-            self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
+        content = read_bytes(file, "`dapl train --resume RUN` draws it anew")
+        with Image.open(io.BytesIO(content)) as opened:
+            width, height = opened.size
+        # The file as it is: `add_image` takes pixels and encodes them anew, which takes longer than to draw the sheet.
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
+        self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
 
     def close(self) -> None:
         self._writer.close()
