@@ -1,4 +1,4 @@
-"""The prototype layer against loops written from the paper, its gradients, and what it keeps in memory."""
+"""The prototype layer against loops written from the paper."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl.models import distances
-from dapl.models.distances import nearest_locations
 from dapl.models.prototypes import (
     CosinePrototypes,
     Prototypes,
     UnitPrototypes,
     class_table,
     log_similarity,
-    one_class_each,
 )
-from dapl.training import losses
 
 B, C, N, D1, H, W = 3, 4, 3, 5, 4, 2
 
@@ -54,15 +50,6 @@ def slow_distances(embedding: Tensor, vectors: Tensor) -> Tensor:
                         patch = embedding[image, head - 1, :, row, column]
                         result[image, j - 1, row, column] = squared_distance(patch, vectors[j - 1])
     return result
-
-
-class _Nearest(torch.nn.Module):
-    def __init__(self, layer: Prototypes) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, embedding: Tensor) -> Tensor:
-        return self.layer.nearest(embedding).distances
 
 
 def test_index_rule() -> None:
@@ -152,88 +139,6 @@ def test_across_groups_compares_a_head_with_prototypes_of_others(layer: Prototyp
                 assert scores[image, head, number].item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("elements", [1, N * H * W * C, 2 * N * H * W * C + 1])
-def test_chunks_change_nothing(
-    elements: int, layer: Prototypes, embedding: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allowed = torch.rand(B, H, W, generator=torch.Generator().manual_seed(3)) > 0.4
-    allowed[:, 0, 0] = True
-    whole, masked = layer.nearest(embedding), layer.nearest(embedding, allowed)
-    monkeypatch.setattr(distances, "_CHUNK_ELEMENTS", elements)
-    for expected, got in ((whole, layer.nearest(embedding)), (masked, layer.nearest(embedding, allowed))):
-        assert torch.equal(expected.locations, got.locations)
-        assert torch.equal(expected.distances, got.distances)
-
-
-def test_chunks_bound_what_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    matmul = torch.matmul
-
-    def watched(*args: Tensor) -> Tensor:
-        result = matmul(*args)
-        sizes.append(result.numel())
-        return result
-
-    monkeypatch.setattr(distances, "_CHUNK_ELEMENTS", 1000)
-    monkeypatch.setattr(torch, "matmul", watched)
-    nearest_locations(torch.rand(20, 2, 3, 9), torch.rand(2, 3, 11))  # 198 an image
-    assert max(sizes) <= 1000
-    assert sum(sizes) == 20 * 198
-
-
-def test_gradcheck_of_scores(layer: Prototypes, embedding: Tensor) -> None:
-    def scores(embedding: Tensor, vectors: Tensor) -> Tensor:
-        nearest = torch.func.functional_call(_Nearest(layer), {"layer.vectors": vectors}, (embedding,))
-        return layer.similarity(nearest)
-
-    assert torch.autograd.gradcheck(scores, (embedding.requires_grad_(), layer.vectors))
-
-
-def test_gradient_is_that_of_the_plain_minimum(layer: Prototypes, embedding: Tensor) -> None:
-    weights = torch.rand(B, C * N, dtype=torch.float64)
-    embedding.requires_grad_()
-    inputs = (embedding, layer.vectors)
-    plain = torch.autograd.grad((layer.distances(embedding).amin((2, 3)) * weights).sum(), inputs)
-    ours = torch.autograd.grad((layer.nearest(embedding).distances * weights).sum(), inputs)
-    assert_close(ours, plain)
-
-
-@pytest.mark.parametrize("learns", ["embedding", "vectors"])
-def test_gradient_of_only_one(learns: str, layer: Prototypes, embedding: Tensor) -> None:
-    """Frozen prototypes, or a frozen backbone and attention, must not cost the other its gradient."""
-    embedding.requires_grad_(learns == "embedding")
-    layer.vectors.requires_grad_(learns == "vectors")
-    layer.nearest(embedding).distances.sum().backward()
-    assert (embedding.grad is not None) == (learns == "embedding")
-    assert (layer.vectors.grad is not None) == (learns == "vectors")
-
-
-def _kept_for_backward(compute: Callable[[], Tensor]) -> int:
-    """Elements of the largest tensor that autograd saves."""
-    sizes = [0]
-
-    def pack(tensor: Tensor) -> Tensor:
-        sizes.append(tensor.untyped_storage().nbytes() // tensor.element_size())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        compute()
-    return max(sizes)
-
-
-def test_no_map_of_every_prototype_is_kept_for_backward() -> None:
-    batch, groups, classes, width, side = 4, 2, 100, 3, 10
-    layer = Prototypes(torch.eye(classes).bool().repeat_interleave(groups, 0), groups, width)
-    embedding = torch.rand(batch, groups, width, side, side, requires_grad=True)
-    largest_input = max(embedding.numel(), layer.vectors.numel(), batch * len(layer))
-    maps = batch * len(layer) * side * side
-    assert maps > 20 * largest_input
-    assert _kept_for_backward(lambda: layer.similarity(layer.nearest(embedding).distances)) <= largest_input
-    negatives = torch.arange(100).view(2, 50)
-    assert _kept_for_backward(lambda: layer.across_groups(embedding, negatives)) <= largest_input
-    assert _kept_for_backward(lambda: layer.similarity(layer.distances(embedding))) >= maps  # the watch can see it
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_ends_at_the_embedding(dtype: torch.dtype) -> None:
     """In half precision a distance near ε is noise, and so is its log; and the gradient must find its way back."""
@@ -255,54 +160,6 @@ def test_autocast_ends_at_the_embedding(dtype: torch.dtype) -> None:
     assert embedding.grad is not None
     assert embedding.grad.dtype == dtype
     assert embedding.grad.isfinite().all()
-
-
-# --- how much of a map lies beside the object --------------------------------------------------------------------
-
-
-def beside(kind: type[Prototypes]) -> tuple[Prototypes, Tensor, Tensor]:
-    """A layer, an embedding with a patch that is a prototype and a map that is 0 where there can be one, and masks."""
-    torch.manual_seed(3)
-    layer = kind(one_class_each(C, N), groups=N, width=D1).double()
-    embedding = torch.randn(B, N, D1, H, W, dtype=torch.float64)
-    embedding[0, 0, :, 1, 1] = layer.vectors.detach()[N]  # of the second class, first head
-    if kind is CosinePrototypes:  # with its back to all of the image
-        embedding[1, 1] = -layer.vectors.detach()[1, :, None, None]
-    masks = torch.rand(B, H, W, dtype=torch.float64)
-    return layer, layer.comparable(embedding).requires_grad_(), masks
-
-
-@pytest.mark.parametrize("kind", [Prototypes, UnitPrototypes, CosinePrototypes])
-def test_the_share_beside_and_its_gradient_are_those_of_the_maps(kind: type[Prototypes]) -> None:
-    layer, embedding, masks = beside(kind)
-    weights = torch.rand(B, C * N, dtype=torch.float64)
-    plain = losses.background_bias(layer.activation(layer.distances(embedding)), masks)
-    fused = layer.share_beside(embedding, masks)
-    assert_close(fused, plain)
-    assert (fused == 0).any() == (kind is CosinePrototypes)
-    inputs = embedding, layer.vectors
-    for one, other in zip(*(torch.autograd.grad((b * weights).sum(), inputs) for b in (fused, plain)), strict=True):
-        assert_close(one, other, rtol=1e-6, atol=1e-9)
-        assert one.abs().max() > 0
-
-
-@pytest.mark.parametrize("kind", [Prototypes, UnitPrototypes, CosinePrototypes])
-def test_gradcheck_of_the_share_beside(kind: type[Prototypes]) -> None:
-    layer, _, masks = beside(kind)
-
-    class Shares(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, embedding: Tensor) -> Tensor:
-            return self.layer.share_beside(self.layer.comparable(embedding), masks)
-
-    def shares(embedding: Tensor, vectors: Tensor) -> Tensor:
-        return torch.func.functional_call(Shares(), {"layer.vectors": vectors}, (embedding,))
-
-    apart = torch.randn(B, N, D1, H, W, dtype=torch.float64, requires_grad=True)  # no patch where d² has its minimum
-    assert torch.autograd.gradcheck(shares, (apart, layer.vectors))
 
 
 # --- whose they are ---------------------------------------------------------------------------------------------

@@ -3,76 +3,102 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_CHUNK_ELEMENTS = 1 << 24
-"""Distances held at once while looking for minima: 64 MB of float32, whatever the batch and the prototypes."""
+_CHUNK_ELEMENTS, _CHUNK_ELEMENTS_OF_DEVICES = 1 << 19, 1 << 24
+"""Numbers held at once while looking for minima, whatever the batch and the prototypes: on a processor 2 MB of float32,
+which its cache holds, so that nothing waits for memory; on other devices 64 MB, as there each piece is a call."""
 
 
 class NearestDistance(torch.autograd.Function):
     """‖z_l − p‖² at given locations l. Keeps z, p and l (O(B·P)), never a B×P×HW or B×P×D tensor.
 
+    A prototype meets one patch of each image, so that the way back sums whole rows of D numbers that lie side by side:
+    2·Σ_b g·(p − z) for a prototype, 2·Σ_q g·(z − p) over the prototypes that met a patch.
     Shapes: patches B×G×D×L, vectors G×D×Q, locations B×G×Q → distances B×G×Q.
     """
 
     @staticmethod
     def forward(ctx, patches: Tensor, vectors: Tensor, locations: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(patches, vectors, locations)
+        batch, groups, width, places = patches.shape
+        table, points = patches.mT.reshape(-1, width), vectors.mT.contiguous()  # (B·G·L)×D, G×Q×D
+        rows = locations + places * torch.arange(batch * groups, device=patches.device).view(batch, groups, 1)
+        ctx.places = places
+        ctx.save_for_backward(table, points, rows)
         found = [
-            (_at(patches[rows], locations[rows]) - vectors).square_().sum(2)
-            for rows in _in_chunks(len(patches), vectors.numel())
+            table.index_select(0, rows[few].flatten()).view(*rows[few].shape, width).sub_(points).square_().sum(3)
+            for few in _in_chunks(batch, points.numel(), points.device)
         ]
         return found[0] if len(found) == 1 else torch.cat(found)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
-        patches, vectors, locations = ctx.saved_tensors
-        to_patches = torch.zeros_like(patches) if ctx.needs_input_grad[0] else None
-        to_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[1] else None
-        for rows in _in_chunks(len(patches), vectors.numel()):
-            flow = (_at(patches[rows], locations[rows]) - vectors).mul_(2 * grad[rows].unsqueeze(2))  # …×G×D×Q
-            if to_patches is not None:
-                index = locations[rows].unsqueeze(2).expand_as(flow)
-                to_patches[rows].scatter_add_(3, index, flow)
-            if to_vectors is not None:
-                to_vectors.sub_(flow.sum(0))
+        table, points, rows = ctx.saved_tensors
+        weights = 2 * grad
+        to_patches = to_vectors = None
+        if ctx.needs_input_grad[0]:
+            flow = _pulled(table, points, rows, weights)
+            to_patches = flow.view(*grad.shape[:2], ctx.places, points.shape[2]).mT
+        if ctx.needs_input_grad[1]:
+            met, pull = (each.flatten(1).T.flatten() for each in (rows, weights))  # by prototype, then by image
+            first = len(grad) * torch.arange(points[..., 0].numel(), device=met.device)
+            sums = F.embedding_bag(met, table, first, mode="sum", per_sample_weights=pull).view_as(points)
+            to_vectors = (points * weights.sum(0).unsqueeze(2)).sub_(sums).mT
         return to_patches, to_vectors, None
+
+
+def _pulled(table: Tensor, points: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Σ w·(z − p) over the prototypes p that met the row z: (B·G·L)×D, G×Q×D, B×G×Q, B×G×Q → (B·G·L)×D."""
+    rows, order = rows.sort(2)
+    weights = weights.gather(2, order).flatten()
+    number = points.shape[1] * torch.arange(len(points), device=order.device).unsqueeze(1)  # of each group's first
+    counts = rows.flatten().bincount(minlength=len(table))
+    met = (order + number).flatten()
+    sums = F.embedding_bag(met, points.flatten(0, 1), counts.cumsum(0) - counts, mode="sum", per_sample_weights=weights)
+    total = weights.new_zeros(len(table)).index_add_(0, rows.flatten(), weights)
+    return (table * total.unsqueeze(1)).sub_(sums)
 
 
 class ShareBeside(torch.autograd.Function):
     """B of equation 5, Σ_l (1 − m_l)·a_l / Σ_l a_l with a = activation(‖z_l − p‖²), of all prototypes at once.
 
-    Keeps d² alone, B×G×Q×L, and goes back in one pass: ∂B/∂a_l = ((1 − m_l) − B)/Σa, ∂a/∂d² is ``slope``, and what d²
-    passes on are two matrix products. Shapes: patches B×G×D×L, vectors G×D×Q, beside B×L (1 − m) → B×G×Q.
+    Keeps z, p and what it answers (O(B·P)): the maps are made a few images at a time, and made again on the way back,
+    which costs less than to write them to memory. ∂B/∂a_l = ((1 − m_l) − B)/Σa, ∂a/∂d² is ``slope``, and what d² passes
+    on are two matrix products. Shapes: patches B×G×D×L, vectors G×D×Q, beside B×L (1 − m) → B×G×Q.
     """
 
     @staticmethod
     def forward(ctx, patches: Tensor, vectors: Tensor, beside: Tensor, activation, slope) -> Tensor:  # type: ignore[override]
-        squares = torch.matmul(vectors.transpose(1, 2) * -2, patches)  # as `squared_distances`, in one tensor
-        squares.add_(patches.square().sum(2).unsqueeze(2)).add_(vectors.square().sum(1).unsqueeze(2)).clamp_min_(0)
-        maps = activation(squares)
-        total = maps.sum(3)
-        shares = torch.matmul(maps, beside[:, None, :, None]).squeeze(3)
-        shares = (shares / total.clamp_min(torch.finfo(maps.dtype).tiny)).where(total > 0, 0.0)
+        totals, shares = [], []
+        for few in _in_chunks(len(patches), vectors[:, 0].numel() * patches.shape[3], patches.device):
+            maps = activation(squared_distances(patches[few], vectors))
+            total = maps.sum(3)
+            share = torch.matmul(maps, beside[few, None, :, None]).squeeze(3)
+            shares.append((share / total.clamp_min(torch.finfo(maps.dtype).tiny)).where(total > 0, 0.0))
+            totals.append(total)
         ctx.slope = slope
-        ctx.save_for_backward(patches, vectors, beside, squares, total, shares)
-        return shares
+        ctx.save_for_backward(patches, vectors, beside, torch.cat(totals), torch.cat(shares))
+        return torch.cat(shares)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):  # type: ignore[override]
-        patches, vectors, beside, squares, total, shares = ctx.saved_tensors
-        weight = (grad / total.clamp_min(torch.finfo(total.dtype).tiny)).where(total > 0, 0.0)
-        flow = ctx.slope(squares).mul_(weight.unsqueeze(3))
-        flow.mul_(beside[:, None, None] - shares.unsqueeze(3))
-        to_patches = to_vectors = None
-        if ctx.needs_input_grad[0]:
-            to_patches = (patches * flow.sum(2).unsqueeze(2)).sub_(torch.matmul(vectors, flow)).mul_(2)
-        if ctx.needs_input_grad[1]:
-            met = torch.matmul(patches, flow.transpose(2, 3)).sum(0)  # G×D×Q
-            to_vectors = (vectors * flow.sum((0, 3)).unsqueeze(1)).sub_(met).mul_(2)
+        patches, vectors, beside, total, shares = ctx.saved_tensors
+        weights = (grad / total.clamp_min(torch.finfo(total.dtype).tiny)).where(total > 0, 0.0)
+        to_patches = torch.empty_like(patches) if ctx.needs_input_grad[0] else None
+        to_vectors = torch.zeros_like(vectors) if ctx.needs_input_grad[1] else None
+        for few in _in_chunks(len(patches), vectors[:, 0].numel() * patches.shape[3], patches.device):
+            some = patches[few]
+            flow = ctx.slope(squared_distances(some, vectors)).mul_(2 * weights[few].unsqueeze(3))
+            flow.mul_(beside[few, None, None] - shares[few].unsqueeze(3))  # …×G×Q×L
+            if to_patches is not None:
+                to_patches[few] = (some * flow.sum(2).unsqueeze(2)).sub_(torch.matmul(vectors, flow))
+            if to_vectors is not None:
+                met = torch.matmul(some, flow.mT).sum(0)  # G×D×Q
+                to_vectors += (vectors * flow.sum((0, 3)).unsqueeze(1)).sub_(met)
         return to_patches, to_vectors, None, None, None
 
 
@@ -82,15 +108,11 @@ def squared_distances(patches: Tensor, vectors: Tensor) -> Tensor:
     return torch.matmul(vectors.transpose(1, 2) * -2, patches).add_(ends).clamp_min_(0)
 
 
-def _in_chunks(images: int, each: int) -> list[slice]:
-    """The images in pieces of which each holds so many numbers that a piece stays within `_CHUNK_ELEMENTS`."""
-    step = max(1, _CHUNK_ELEMENTS // max(1, each))
+def _in_chunks(images: int, each: int, device: torch.device) -> list[slice]:
+    """The images in pieces, where each image holds so many numbers and a piece no more than `_CHUNK_ELEMENTS`."""
+    most = _CHUNK_ELEMENTS if device.type == "cpu" else _CHUNK_ELEMENTS_OF_DEVICES
+    step = max(1, most // max(1, each))
     return [slice(start, start + step) for start in range(0, max(images, 1), step)]
-
-
-def _at(patches: Tensor, locations: Tensor) -> Tensor:
-    """Patches at locations: B×G×D×L, B×G×Q → B×G×D×Q."""
-    return patches.gather(3, locations.unsqueeze(2).expand(-1, -1, patches.shape[2], -1))
 
 
 def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None = None) -> Tensor:
@@ -101,7 +123,7 @@ def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None =
     patches, vectors = precise(patches.detach()), precise(vectors.detach())
     batch, groups, _, places = patches.shape
     found = []
-    for rows in _in_chunks(batch, groups * places * vectors.shape[2]):
+    for rows in _in_chunks(batch, groups * places * vectors.shape[2], patches.device):
         chunk = patches[rows]
         # d² = ‖z‖² − 2z·p + ‖p‖²; the last term is the same everywhere, so the minimum does not need it.
         partial = torch.matmul(chunk.transpose(2, 3), vectors * -2).add_(chunk.square().sum(2).unsqueeze(3))  # …×L×Q
