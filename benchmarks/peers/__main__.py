@@ -16,6 +16,7 @@ with as many as CaBRNet's own configuration has, computed from the two lengths.
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import shutil
@@ -72,6 +73,7 @@ def prepare(cub: Path, folder: Path, per_class: int) -> None:
     """The same images for both, linked out of CUB into folders of classes; one file of weights that both can read."""
     import torch
 
+    import dapl
     from dapl.common.operators import timm
 
     listed = [line.split() for line in (cub / "images.txt").read_text().splitlines()]
@@ -96,6 +98,7 @@ def prepare(cub: Path, folder: Path, per_class: int) -> None:
     shutil.copyfile(first, folder / "image.jpg")
     shutil.copytree(HERE / "cabrnet", folder / "cabrnet")
     shutil.copy(HERE / "dapl.yaml", folder)
+    compileall.compile_dir(Path(dapl.__file__).parent, quiet=1)  # as pip does with what it installs, CaBRNet too
     write_longer(folder)
     torch.manual_seed(0)
     torch.save(timm.create_model("resnet18", num_classes=1000).state_dict(), folder / "backbone.pth")

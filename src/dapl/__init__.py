@@ -12,7 +12,6 @@ The systems are in `dapl.models`, the metrics in `dapl.metrics`. Importing dapl 
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +113,9 @@ def _folder(run: Run | str | Path) -> Path:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # read from the installed package: the number stands in pyproject.toml alone
-        return importlib.metadata.version("dapl")
+        from importlib.metadata import version
+
+        return version("dapl")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""A command that reads a run starts quickly: it says so at once, and loads nothing that it does not need."""
+"""A command starts quickly: it says so at once, and loads nothing that it does not need."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from dapl.config import Config
-from dapl.training.trainer import train
+from dapl.config import Config, dump_config
 
 NOT_NEEDED = ("lightning_fabric", "torchmetrics", "transformers", "torch._dynamo")
 COMMANDS = """
@@ -33,18 +32,20 @@ print(codes, [name for name in NOT_NEEDED if name in sys.modules])
 """
 
 
-def test_reading_a_run(configured: Callable[..., Config], tmp_path: Path) -> None:
-    run, image = tmp_path / "run", tmp_path / "bird.png"
-    train(configured({"schedule": [{"stage": "project"}]}), run, quiet=True)
+def test_making_and_reading_a_run(configured: Callable[..., Config], tmp_path: Path) -> None:
+    run, image, config = tmp_path / "run", tmp_path / "bird.png", tmp_path / "tiny.yaml"
+    schedule = [{"stage": "warm_up", "epochs": 1}, {"stage": "project"}, {"stage": "last_layer", "epochs": 1}]
+    config.write_text(dump_config(configured({"schedule": schedule})))
     Image.new("RGB", (64, 64), "red").save(image)
     code = f"NOT_NEEDED = {NOT_NEEDED}{COMMANDS}"
     commands = [
+        f"train {config} --out {run}",
         f"explain {run} {image} --out {tmp_path / 'why'}",
         f"evaluate {run}",
         f"report {run}",
         f"export {run} --format hub",
     ]
     found = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=False)
-    assert found.stdout.splitlines()[-1] == "[0, 0, 0, 0] []", found.stderr
-    assert found.stderr.startswith("[False]dapl explain: loading …\n")  # before torch is imported
+    assert found.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0] []", found.stderr
+    assert found.stderr.startswith("[False]dapl train: loading …\n")  # before torch is imported
     assert "dapl report: loading …" in found.stderr

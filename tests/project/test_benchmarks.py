@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,3 +144,16 @@ def test_ratios_can_be_measured_piece_by_piece(tmp_path: Path, monkeypatch: pyte
     assert (found["command"], [row["what"] for row in found["ratios"]]) == ("make bench", ["one step", "two step"])
     with pytest.raises(SystemExit, match="there is no benchmark three; give some of one, two"):
         bench.main(["three"])
+
+
+def test_functions_are_replaced_as_soon_as_the_program_has_loaded_them(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, str(peers.HERE / "timed.py"), str(report), "dapl.cli:main"]
+    timed, left_out = "dapl.config.reading:load_config", "dapl.cli.train:_run"
+    config = str(peers.HERE / "dapl.yaml")
+    subprocess.run([*command, left_out, timed, "--", "train", config, "--out", "nowhere"], check=True, cwd=tmp_path)
+    found = json.loads(report.read_text(encoding="utf-8"))
+    assert list(found["seconds"]) == [timed]
+    assert len(found["seconds"][timed]) == 1
+    assert 0 < found["seconds"][timed][0] < found["total"]
+    assert list(tmp_path.iterdir()) == [report], "nothing was trained"

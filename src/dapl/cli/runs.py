@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dapl.cli.loading import loading
 from dapl.cli.options import PROTOCOL, SPLIT, Row, command, names_of, protocol_options
 from dapl.common.errors import DaplError
 
@@ -47,9 +48,10 @@ def evaluate(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     run, config = open_run(arguments.run, overrides)
     protocol = EvaluationProtocol(**{"tau": config.data.tau, **options})
 
-    from dapl.evaluation import evaluate, table
-    from dapl.evaluation.result import chance_of_model
-    from dapl.processes.launch import is_first_process
+    with loading():
+        from dapl.evaluation import evaluate, table
+        from dapl.evaluation.result import chance_of_model
+        from dapl.processes.launch import is_first_process
 
     result = evaluate(run.folder, protocol, arguments.split, arguments.metrics, config, chance=not arguments.no_chance)
     if not is_first_process():
@@ -82,9 +84,10 @@ def interventions(arguments: argparse.Namespace, overrides: dict[str, Any]) -> i
     run = Run.open(arguments.run)
     config = run.config(overrides)
 
-    from dapl.common.tables import print_table
-    from dapl.evaluation.interventions import ATTRIBUTIONS, run_interventions
-    from dapl.evaluation.interventions.result import COLUMNS, notes
+    with loading():
+        from dapl.common.tables import print_table
+        from dapl.evaluation.interventions import ATTRIBUTIONS, run_interventions
+        from dapl.evaluation.interventions.result import COLUMNS, notes
 
     named = arguments.attribution
     names = None if named is None else names_of("--attribution", named, ATTRIBUTIONS)
@@ -109,7 +112,8 @@ def explain(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if arguments.top < 1:
         raise DaplError(f"--top is {arguments.top}; at least one prototype must be listed.")
 
-    from dapl.export.hub import load_classifier
+    with loading():
+        from dapl.export.hub import load_classifier
 
     model = load_classifier(arguments.run)
     if against is not None:
@@ -163,9 +167,10 @@ def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         raise DaplError(f"--images: is {arguments.images}; each prototype must be shown on one image or more.")
     _, config = open_run(arguments.run, overrides)
 
-    from dapl.common.files import check_writable
-    from dapl.report.collect import collect
-    from dapl.report.page import check_folder, write_folder, write_single_file
+    with loading():
+        from dapl.common.files import check_writable
+        from dapl.report.collect import collect
+        from dapl.report.page import check_folder, write_folder, write_single_file
 
     out = arguments.out or arguments.run / ("report.html" if arguments.single_file else "report")
     if not arguments.single_file:
@@ -187,7 +192,8 @@ def report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     ("--access-log FILE", Path, "append one line of JSON per request to this file; - is standard error"),
 )
 def serve(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from dapl.serve.app import serve
+    with loading():
+        from dapl.serve.app import serve
 
     options = {"token": arguments.token, "access_log": arguments.access_log}
     serve(*arguments.runs, host=arguments.host, port=arguments.port, names=arguments.allow_host, **options)
@@ -209,7 +215,8 @@ def export(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     _, config = open_run(arguments.run, overrides)
 
-    from dapl.export.export import FORMATS, export_run
+    with loading():
+        from dapl.export.export import FORMATS, export_run
 
     formats = names_of("--format", arguments.format, FORMATS)
     if arguments.push is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dapl.cli.data import REMBG_MODEL, SAM_MODEL, mask_model
+from dapl.cli.loading import loading
 from dapl.cli.options import command, only
 from dapl.common.errors import DaplError
 
@@ -116,7 +117,8 @@ def _own_data(arguments: argparse.Namespace, overrides: dict[str, Any]) -> Choic
     model = mask_model(arguments.masks, arguments)
     print(f"looking at {arguments.source}", file=sys.stderr, flush=True)
 
-    from dapl.prepare.own_data import prepare_own_data
+    with loading():
+        from dapl.prepare.own_data import prepare_own_data
 
     sheets = Path("checks") / (arguments.source.resolve().stem or "data")
     return prepare_own_data(data, arguments.masks, model, sheets).choice
@@ -190,12 +192,13 @@ def demo(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _run(config, out: Path, resume: bool) -> int:
     """Train, draw the prototypes, measure on the test split (once, at the end), and say where everything is."""
-    from dapl.evaluation import evaluate, table
-    from dapl.explain.sheet import write_sheet
-    from dapl.processes.launch import is_first_process
-    from dapl.training.loggers import log_finished, open_logger
-    from dapl.training.state import epochs_of
-    from dapl.training.trainer import train
+    with loading():
+        from dapl.evaluation import evaluate, table
+        from dapl.explain.sheet import write_sheet
+        from dapl.processes.launch import is_first_process
+        from dapl.training.loggers import log_finished, open_logger
+        from dapl.training.state import epochs_of
+        from dapl.training.trainer import train
 
     run = train(config, out, resume)
     has_prototypes = config.model.system != "blackbox"

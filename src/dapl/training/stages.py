@@ -21,6 +21,7 @@ from dapl.config import FitStage, GradientStage, LastLayerStage, LossConfig
 from dapl.models.contract import Output, PrototypeModel
 from dapl.processes.interface import Processes, own_batches, sum_rows
 from dapl.training import losses
+from dapl.training.adam import Adam
 
 Terms = dict[str, float]
 Response = Literal["scores", "distances"]
@@ -130,7 +131,7 @@ def make_optimizer(model: PrototypeModel, stage: GradientStage) -> torch.optim.A
         if rate > 0:
             decay = stage.weight_decay.get(name, 0.0)
             groups.append({"params": list(part.parameters()), "lr": rate, "base": rate, "weight_decay": decay})
-    return torch.optim.Adam(groups)
+    return Adam(groups)
 
 
 def rate_factor(stage: FitStage, epoch: int, progress: float) -> float:
@@ -289,7 +290,7 @@ def last_layer(
     classifier = model.components()["classifier"]
     model.requires_grad_(False)
     classifier.requires_grad_(True)
-    optimizer = torch.optim.Adam(classifier.parameters(), lr=stage.learning_rate)
+    optimizer = Adam(classifier.parameters(), lr=stage.learning_rate)
     device = next(classifier.parameters()).device
     labels = labels.to(device)
     read = of_table(scores.to(device)) if isinstance(scores, Tensor) else scores
