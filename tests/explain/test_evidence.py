@@ -104,7 +104,7 @@ def test_the_strongest_are_listed_first(model: PrototypeModel, images: Tensor) -
 
 
 def test_a_prototype_that_says_nothing_comes_before_one_that_has_no_say() -> None:
-    assert _strongest(torch.tensor([0.0, 0.0, -5.0]), torch.tensor([0.0, 1.0, -1.0]), top=9) == [2, 1]
+    assert _strongest(np.array([0.0, 0.0, -5.0]), np.array([0.0, 1.0, -1.0]), top=9) == [2, 1]
 
 
 def test_predicted_and_runner_up_or_what_was_asked_for(model: PrototypeModel, images: Tensor) -> None:

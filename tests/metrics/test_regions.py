@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dapl.metrics import functional as F
 from dapl.metrics.functional.pixel_sets import shared_pixels
-from dapl.metrics.functional.regions import FLAT, TIE
+from dapl.metrics.functional.regions import FLAT, TIE, on_pixels, regions_and_peaks
 
 NOISE = 2e-6
 """A share of the largest value: what maps of one model differ by between batch sizes, seen on several processors."""
@@ -77,6 +77,43 @@ def test_ties_against_a_loop(kind: str, percentile: float) -> None:
     found = F.activation_regions(values, None, percentile)
     assert (found.sum((-2, -1)) == number).all()
     assert torch.equal(found[:, 0], torch.stack([slow_region(one[0], number) for one in values]))
+
+
+@pytest.mark.parametrize("kind", ["any", "plateaus", "one in a thousand", "nearly flat"])
+@pytest.mark.parametrize("percentile", [0.01, 50.0, 95.0])
+def test_maps_cut_together_are_those_of_the_loop(kind: str, percentile: float) -> None:
+    """Of large maps some pixels tell first where the threshold lies, and all maps of a chunk are cut at once; among
+    them are flat ones, and ones of which the first look tells too little."""
+    coarse = maps("plateaus" if kind == "plateaus" else "any", 7)[:, 0, :6, :6]
+    if kind == "nearly flat":
+        coarse = 5 + 0.03 * coarse  # hundreds of pixels tie
+    values = F.upsample(coarse, 52)
+    if kind == "one in a thousand":  # where the first look, at every so many pixels, does not see it
+        values = (torch.arange(52 * 52).view(52, 52) % 1000 == 7).float().repeat(7, 1, 1) * values
+    values[3] = 2.0
+    number = 52 * 52 - math.ceil(percentile / 100 * (52 * 52 - 1))
+    found, peaks = regions_and_peaks(values, None, percentile)
+    assert not found[3].any()
+    assert peaks[3].tolist() == [0, 0]
+    for row in (0, 1, 2, 4, 5, 6):
+        assert torch.equal(found[row], slow_region(values[row], number))
+        alone, peak = regions_and_peaks(values[row : row + 1], None, percentile)
+        assert torch.equal(alone[0], found[row])
+        assert torch.equal(peak[0], peaks[row])
+
+
+def test_pixels_are_the_same_with_one_thread_and_with_two() -> None:
+    """With one thread the products are NumPy's."""
+    values, before = maps("any")[:, 0], torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = torch.cat([chunk for _, chunk, _ in on_pixels(values, 96)])
+        torch.set_num_threads(2)
+        two = torch.cat([chunk for _, chunk, _ in on_pixels(values, 96)])
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(one, two, rtol=0, atol=TIE)
+    assert one.shape == (40, 96, 96)
 
 
 def test_the_region_of_a_lone_peak_is_compact() -> None:

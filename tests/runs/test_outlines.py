@@ -38,7 +38,9 @@ def test_regions_traced_together_are_those_traced_alone(side: int) -> None:
     assert [path is None for path in together] == [box is None for box in boxes]
     assert len({path for path in together if path}) > 8
     for one in filter(None, traced):
-        path, main = one
+        path, main, ends = one
+        longest = max(lines_of(path), key=len)
+        assert ends == (min(longest), max(longest))
         bounds = [(min(x), min(y), max(x), max(y)) for x, y in (zip(*line, strict=True) for line in lines_of(path))]
         left, top, right, bottom = max(bounds, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]))
         found = main_bounds(path)

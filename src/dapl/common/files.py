@@ -68,7 +68,8 @@ def check_writable(folder: Path) -> None:
 def make_folder(folder: Path) -> Path:
     """The folder and those above it, where they do not exist."""
     with refusing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():  # asking is faster than being refused
+            folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -89,7 +90,7 @@ def replacing(path: Path, synced: bool = True) -> Iterator[Path]:
     """
     make_folder(path.parent)
     _sweep_once(path.parent)
-    temporary = path.with_name(f".{path.name}.{this_process()}.tmp")
+    temporary, placed = path.with_name(f".{path.name}.{this_process()}.tmp"), False
     try:
         with refusing(path):
             yield temporary
@@ -97,11 +98,13 @@ def replacing(path: Path, synced: bool = True) -> Iterator[Path]:
             if synced:
                 sync(temporary)
             os.replace(temporary, path)
+            placed = True
             if synced:
                 _sync_folder(path.parent)
     finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        if not placed:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -349,7 +352,7 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def _is_staged(path: Path) -> bool:
-    return any(parent in _staged for parent in path.parents)
+    return bool(_staged) and any(parent in _staged for parent in path.parents)
 
 
 def sync(path: Path) -> None:

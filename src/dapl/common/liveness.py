@@ -15,7 +15,17 @@ from pathlib import Path
 
 def this_process() -> str:
     """A name that no other process has: of the machine, the number and the start of this one."""
-    return f"{_machine()}-{os.getpid()}-{_started(os.getpid())}"
+    return _named(os.getpid())
+
+
+@cache
+def _named(number: int) -> str:
+    """Asked once: whoever writes thousands of files asks for each of them."""
+    return f"{_machine()}-{number}-{_started(number)}"
+
+
+if hasattr(os, "register_at_fork"):  # a child may have the number of a process that its parent knew
+    os.register_at_fork(after_in_child=_named.cache_clear)
 
 
 def is_alive(process: str) -> bool | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
@@ -71,8 +71,8 @@ def overlay_strip(values: Tensor, stops: tuple[Stop, ...] = HEAT) -> tuple[bytes
     """
     shades = _shades(values)
     side = shades.shape[-1]
-    edge = np.arange(-1, side + 1).clip(0, side - 1)
-    return _shades_png(shades[:, edge][:, :, edge].reshape(-1, side + 2), stops, level=0), side
+    edge = [0, *range(side), side - 1]
+    return _shades_png(shades.take(edge, 1).take(edge, 2).reshape(-1, side + 2), stops, level=0), side
 
 
 def _shades(values: Tensor) -> np.ndarray:
@@ -122,7 +122,10 @@ def blended(image: Tensor, values: Tensor, stops: tuple[Stop, ...] = HEAT) -> Im
 
 def to_pil(image: Tensor) -> Image.Image:
     """uint8 3×h×w."""
-    return Image.fromarray(torch.as_tensor(image).permute(1, 2, 0).contiguous().numpy())
+    height, width = image.shape[-2:]
+    planes = torch.as_tensor(image).contiguous().numpy()
+    # Plane by plane: to bring the colours of a pixel side by side takes longer than to write the file.
+    return Image.merge("RGB", [Image.frombuffer("L", (width, height), plane, "raw", "L", 0, 1) for plane in planes])
 
 
 def levels_of(values: Tensor) -> np.ndarray:
@@ -170,6 +173,7 @@ def templates(*packages: str) -> Environment:
     made = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in packages]),
         autoescape=True,
+        auto_reload=False,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -181,7 +185,7 @@ def templates(*packages: str) -> Environment:
 
 def breakable(name: str) -> Markup:
     """A name, escaped, that may be broken after each underscore instead of anywhere."""
-    return Markup("_<wbr>").join(name.split("_"))
+    return Markup(str(escape(name)).replace("_", "_<wbr>"))
 
 
 class TileSheet:

@@ -46,16 +46,19 @@ class Label:
     """The height of the name."""
 
 
-def labels_of(rows: Sequence[Reason], heads: int, size: int) -> list[Label]:
+def labels_of(rows: Sequence[Evidence], heads: int, size: int) -> list[Label]:
     """Names for the reasons that have a region, half of them on each side of an image of size × size pixels.
 
     Reasons that look at the same spot share one name. ``heads``: 1 for a system without heads.
     """
-    shown = {row.prototype: row for row in rows if row.outline is not None}
+    shown, ends_of = {}, {}
+    for row in rows:
+        if row.ends is not None:
+            shown[row.prototype], ends_of[row.prototype] = row, row.ends
     together = groups_of({j: [other for other in row.same_spot if other in shown] for j, row in shown.items()})
     grouped = {j for group in together for j in group}
     groups = [*together, *([j] for j in shown if j not in grouped)]
-    ends = {tuple(group): _ends(shown[group[0]].outline or "") for group in groups}
+    ends = {tuple(group): ends_of[group[0]] for group in groups}
     order = sorted(ends, key=lambda group: sum(ends[group][side][0] for side in (0, 1)))
     named = any(row.parts or row.here for row in rows)
     labels = []
@@ -116,14 +119,6 @@ def _title(rows: Sequence[Reason], heads: int) -> str:
 def _text(rows: Sequence[Reason]) -> str:
     """The parts of the first one that is called something."""
     return next((part_text(row.parts) or "" for row in rows if row.parts), "")
-
-
-def _ends(outline: str) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The leftmost and the rightmost point of the longest line."""
-    longest = max(outline.split("Z")[:-1], key=lambda line: line.count(" "))
-    values = longest[1:].replace("L", " ").split()
-    points = list(zip(map(float, values[::2]), map(float, values[1::2]), strict=True))
-    return min(points), max(points)
 
 
 def outlined(path: str, colour: str, dashed: bool = False) -> Markup:

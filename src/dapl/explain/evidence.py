@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from dapl.explain.parts import ImageFacts, ModelRecords, heat_of, locate, slots_
 from dapl.explain.patches import Box, Patch, PatchSource, close_up_of
 from dapl.metrics.naming import Parts, background_share, background_warning, plain_name
 from dapl.models.contract import FeatureTensors, Output, PrototypeModel, rows_of
+from dapl.runs.outlines import Ends
 from dapl.runs.schemas import PrototypeRecord
 
 
@@ -55,7 +58,10 @@ class Source:
         """None for a prototype that was not projected."""
         if record is None or record.image is None:
             return None
-        return cls(**{one.name: getattr(record, one.name) for one in fields(cls)})
+        return cls(*_SOURCE(record))
+
+
+_SOURCE = attrgetter(*(one.name for one in fields(Source)))
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ class Evidence(Reason):
     record: PrototypeRecord | None
     cropped: bool = False
     """Whether the box is all that the head saw of the image."""
+    ends: Ends | None = None
+    """The leftmost and the rightmost point of the outline, where there is one."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without what follows from others."""
@@ -319,17 +327,21 @@ def explanations(
     weights, scores = model.class_weights().double().cpu(), done.output.scores.double().cpu()
     logits = _logits(model, scores, weights, switched_off)
     silent = tuple(sorted(set(switched_off)))
+    # A few numbers at a time from here on, for which NumPy takes a fraction of the time of torch.
+    of_classes, of_images = weights.numpy(), scores.numpy()
     found = []
     for row in range(len(done.images)):
         shown = _two_best(logits[row]) if classes is None else list(classes[row])
         check_index(shown, "class", len(known.classes))
-        listed = {c: _strongest(scores[row] * weights[:, c], weights[:, c], top) for c in shown}
+        own_weights = {c: of_classes[:, c] for c in shown}
+        every = {c: of_images[row] * own_weights[c] for c in shown}
+        listed = {c: _strongest(every[c], own_weights[c], top) for c in shown}
         everyone = sorted({j for rows in listed.values() for j in rows})
         common = _common_fields(model, done, row, everyone, known, None if facts is None else facts[row])
         probabilities = logits[row].softmax(0)
         evidence = []
         for c in shown:
-            contributions = scores[row] * weights[:, c]
+            contributions = every[c]
             contributions[list(silent)] = 0
             rows = [
                 Evidence(
@@ -340,12 +352,12 @@ def explanations(
                     **common[j],
                 )
                 for j, weight, contribution in zip(
-                    listed[c], weights[listed[c], c].tolist(), contributions[listed[c]].tolist(), strict=True
+                    listed[c], own_weights[c][listed[c]].tolist(), contributions[listed[c]].tolist(), strict=True
                 )
             ]
-            left = weights[:, c] != 0
+            left = own_weights[c] != 0
             left[listed[c]] = False
-            rest = Rest(int(left.sum()), float(contributions[left].sum()))
+            rest = Rest(int(np.count_nonzero(left)), float(torch.from_numpy(contributions[left]).sum()))
             evidence.append(
                 ClassEvidence(c, known.classes[c], float(logits[row, c]), float(probabilities[c]), rows, rest)
             )
@@ -372,7 +384,7 @@ def _common_fields(
     maps = model.maps(done.output.embedding[row : row + 1].float(), named)[0]
     squares = squares_of(model, done.output.embedding, row, named[0])
     found, heat = locate(model, maps, side, facts, squares), heat_of(model, maps, side, OVERLAY_SIDE)
-    scores, heads = done.output.scores[row, named[0]].tolist(), prototypes.group_of.tolist()
+    scores, heads = done.output.scores[row].tolist(), prototypes.group_of.tolist()
     slots, places = slots_of(model), locations[0].tolist()
     height, width = maps.shape[-2:]
     # To look into a tensor takes as long as to fill half of these fields: they are taken apart at once.
@@ -388,7 +400,7 @@ def _common_fields(
             "prototype": j,
             "of": tuple(known.classes[c] for c in classes),
             "head": heads[j],
-            "similarity": scores[m],
+            "similarity": scores[j],
             "location": (y, x),
             "place": ((x + 0.5) * side / width, (y + 0.5) * side / height),
             "box": box,
@@ -409,6 +421,7 @@ def _common_fields(
             "attention": own_attention[m],
             "record": record,
             "cropped": cropped,
+            "ends": None if outline is None else outline.ends,
         }
     return common
 
@@ -418,10 +431,10 @@ def _two_best(logits: Tensor) -> list[int]:
     return logits.argsort(descending=True, stable=True)[:2].tolist()
 
 
-def _strongest(contributions: Tensor, weights: Tensor, top: int) -> list[int]:
+def _strongest(contributions: np.ndarray, weights: np.ndarray, top: int) -> list[int]:
     """Prototypes with a weight for the class, by |contribution|; ties to the lower index. Both P."""
-    order = contributions.abs().masked_fill(weights == 0, -1).argsort(descending=True, stable=True)
-    return order[: min(top, int((weights != 0).sum()))].tolist()
+    weighed = np.flatnonzero(weights)
+    return weighed[np.argsort(-np.abs(contributions[weighed]), kind="stable")[:top]].tolist()
 
 
 def _rounded(values: Tensor | None) -> list[list[float]] | None:

@@ -19,7 +19,17 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dapl.common.errors import DaplError
 from dapl.common.files import replacing, write_json, write_text
-from dapl.explain.draw import ATTENTION, blended, draw_outline, fitting_text, percentage, signed, templates, to_pil
+from dapl.explain.draw import (
+    ATTENTION,
+    blended,
+    breakable,
+    draw_outline,
+    fitting_text,
+    percentage,
+    signed,
+    templates,
+    to_pil,
+)
 from dapl.explain.drawings import Label, PageDrawings, group_notes, labels_of, overview
 from dapl.explain.evidence import ClassEvidence, Evidence, Explanation, Reason, doc
 from dapl.explain.patches import Patch, PatchSource
@@ -104,13 +114,33 @@ class LocalExplanation(Explanation):
         template = templates("dapl.explain").get_template("local.html.j2")
         return template.render(
             why=self,
+            predicted_name=self.predicted_name,
+            warning=self.warning,
+            with_crops=self.with_crops,
             bars=[(self.class_names[c], float(self.probabilities[c])) for c in best],
             labels=labels,
             overviews=[overview(labels, drawings.size, with_names) for with_names in (True, False)],
             drawings=drawings,
         )
 
-    # The two that follow are text, not template: a page has twenty of each, and a template takes three times as long.
+    # What follows is text, not template: a page has twenty rows, and a template takes three times as long.
+
+    def table_rows(
+        self, evidence: ClassEvidence, drawings: PageDrawings, strongest: float, with_attention: bool
+    ) -> Markup:
+        """A row per prototype: part of this image, training patch, attention where there is any, and what is said."""
+        rows = []
+        for row in evidence.rows:
+            drawn, off = drawings.of[row.prototype], ' class="off"' if row.switched_off else ""
+            attention = f'<td class="look attention">{drawn.attention or ""}</td>' if with_attention else ""
+            source = "" if row.source is None else f'<p class="source">from {breakable(row.source.image)}</p>'
+            rows.append(
+                f'<tr data-prototype="{row.prototype}"{off}>\n'
+                f'<td class="look">{drawn.part}</td>\n<td class="look">{drawn.patch}</td>\n{attention}\n'
+                f'<td class="why">\n{self.sum_line(row, strongest)}\n'
+                f'<div class="chips">{self.chips(row)}</div>\n{source}\n</td>\n</tr>'
+            )
+        return Markup("\n".join(rows))
 
     def sum_line(self, row: Evidence, strongest: float) -> Markup:
         """Similarity × weight = contribution, each as it is shown and exactly, and a bar against the strongest."""

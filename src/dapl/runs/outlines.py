@@ -23,6 +23,8 @@ Line = list[tuple[float, float]]
 """Points (x, y) of one closed line."""
 Bounds = tuple[int, int, int, int]
 """Left, top, right, bottom."""
+Ends = tuple[tuple[float, float], tuple[float, float]]
+"""Two points (x, y)."""
 
 
 def outline_of(region: np.ndarray, box: Sequence[int] | None = None) -> str | None:
@@ -51,6 +53,8 @@ class Outline(NamedTuple):
     """Path data of SVG, in pixels."""
     main: Bounds
     """What `main_bounds` says of it."""
+    ends: Ends
+    """The leftmost and the rightmost point of its line with the most points."""
 
 
 def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> list[Outline | None]:
@@ -79,16 +83,16 @@ def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> l
     outlines: list[Outline | None] = [None] * len(boxes)
     if not ground.any():
         return outlines
-    points, ends = _closed_lines(ground)
-    region_of_line = np.searchsorted(starts, points[ends[:-1], 1], side="right") - 1
-    lengths = np.diff(ends)
+    points, bounds = _closed_lines(ground)
+    region_of_line = np.searchsorted(starts, points[bounds[:-1], 1], side="right") - 1
+    lengths = np.diff(bounds)
     # Specks are left out, unless there is nothing else: then the longest line, of equally long ones the last.
     drawn = lengths > _LEAST
     for m in set(region_of_line.tolist()) - set(region_of_line[drawn].tolist()):
         own = np.flatnonzero(region_of_line == m)
         drawn[own[len(own) - 1 - lengths[own][::-1].argmax()]] = True
     shown = np.flatnonzero(drawn)
-    points, counts = _smooth(points, ends[shown], lengths[shown] - 1)
+    points, counts = _smooth(points, bounds[shown], lengths[shown] - 1)
     owner = region_of_line[shown]
     corners = np.array([(0, 0) if box is None else box[:2] for box in boxes], dtype=float) - 0.5 * step
     corners[:, 1] -= starts[:-1] * step
@@ -97,12 +101,35 @@ def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> l
     low, high = np.minimum.reduceat(tenths, first), np.maximum.reduceat(tenths, first)
     areas = (high - low).prod(1)
     edges = np.concatenate((low // 10, -(-high // 10)), axis=1).tolist()
-    texts = _line_texts(tenths, counts)
-    for m in dict.fromkeys(owner.tolist()):
-        own = np.flatnonzero(owner == m)
-        largest = own[areas[own].argmax()]
-        outlines[m] = Outline("".join(texts[line] for line in own), tuple(edges[largest]))
+    ends = _ends(tenths, counts, first, low[:, 0], high[:, 0])
+    texts: dict[int, str] = {}
+    largest: dict[int, int] = {}
+    longest: dict[int, int] = {}
+    area, points_of = areas.tolist(), counts.tolist()
+    for line, (m, text) in enumerate(zip(owner.tolist(), _line_texts(tenths, counts), strict=True)):
+        texts[m] = texts.get(m, "") + text
+        if area[line] > area[largest.setdefault(m, line)]:
+            largest[m] = line
+        if points_of[line] > points_of[longest.setdefault(m, line)]:
+            longest[m] = line
+    for m, text in texts.items():
+        outlines[m] = Outline(text, tuple(edges[largest[m]]), ends[longest[m]])
     return outlines
+
+
+def _ends(
+    tenths: np.ndarray, counts: np.ndarray, first: np.ndarray, leftmost: np.ndarray, rightmost: np.ndarray
+) -> list[Ends]:
+    """The leftmost and the rightmost point of each line; of several the highest on the left, the lowest on the right.
+
+    ``tenths``: points (n×2), so many per line from its first on; ``leftmost``, ``rightmost``: x, per line.
+    """
+    x, y = tenths.T
+    far = np.iinfo(y.dtype).max
+    top = np.minimum.reduceat(np.where(x == np.repeat(leftmost, counts), y, far), first)
+    bottom = np.maximum.reduceat(np.where(x == np.repeat(rightmost, counts), y, -far), first)
+    corners = (np.stack((leftmost, top, rightmost, bottom), axis=1) / 10).tolist()
+    return [((a, b), (c, d)) for a, b, c, d in corners]
 
 
 def _closed_lines(ground: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,26 +150,28 @@ def _closed_lines(ground: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     goes_on, turns = pixels[ahead], pixels[ahead] & pixels[beside]
     following = np.where(turns, beside, np.where(goes_on, ahead, pixel))
     following_side = (side + np.where(turns, 3, np.where(goes_on, 0, 1))) & 3
-    number = np.empty(4 * pixels.size, dtype=np.int32)  # of the edge, by pixel and side
-    number[4 * pixel + side] = np.arange(len(pixel))
-    successor = number[4 * following + following_side].tolist()
+    # Pixels that have an edge are counted: a table of these alone, by pixel and side, stays in the cache.
+    own = np.empty(pixels.size, dtype=np.int32)
+    own[pixel] = np.arange(len(pixel), dtype=np.int32)  # the number of one of its edges stands for the pixel
+    number = np.empty(4 * len(pixel), dtype=np.int32)
+    number[4 * own[pixel] + side] = np.arange(len(pixel), dtype=np.int32)
+    successor = number[4 * own[following] + following_side].tolist()
     # A line is met first, row by row, at an outer corner (nothing above, nothing on the left), or, of one around a
     # hole, at the corner of the hole.
     outer = by_edge[3][~pixels[by_edge[3] - width]]
     hole = by_edge[2] + width
     hole = hole[pixels[hole - 1] & pixels[hole - width - 1]]
-    corners = np.concatenate((number[4 * outer + 3], number[4 * (hole - width) + 2]))
-    seen, line, ends = bytearray(len(successor)), [], [0]
-    for first in corners[np.argsort(np.concatenate((outer, hole)))].tolist():
-        edge = first
-        while not seen[edge]:
-            seen[edge] = 1
-            line.append(edge)
-            edge = successor[edge]
-        if len(line) > ends[-1]:
-            line.append(first)
-            ends.append(len(line))
-    edges = np.array(line, dtype=np.intp)
+    corners = np.concatenate((number[4 * own[outer] + 3], number[4 * own[hole - width] + 2]))
+    line: list[int] = []
+    ends, add = [0], line.append
+    for edge in corners[np.argsort(np.concatenate((outer, hole)))].tolist():
+        if successor[edge] < 0:  # on a line already
+            continue
+        while edge >= 0:  # once around, and the first one again
+            add(edge)
+            successor[edge], edge = -1, successor[edge]
+        ends.append(len(line))
+    edges = np.fromiter(line, np.intp, len(line))
     row, column = np.divmod(pixel[edges], width)
     x, y = np.array([[0, 0.5, 0, -0.5], [-0.5, 0, 0.5, 0]])[:, side[edges]]
     return np.stack((column + x, row + y), axis=1), np.array(ends)
@@ -192,10 +221,10 @@ _TEXTS = _Tenths()
 
 def _line_texts(tenths: np.ndarray, counts: Sequence[int] | np.ndarray) -> list[str]:
     """Closed lines, one after the other (n×2), each of so many points, as the path data of SVG."""
-    words = [_TEXTS[value] for value in tenths.ravel().tolist()]
+    words = list(map(_TEXTS.__getitem__, tenths.ravel().tolist()))
     texts, start = [], 0
-    for count in counts:
-        end = start + 2 * int(count)
+    for count in np.asarray(counts).tolist():
+        end = start + 2 * count
         texts.append(f"M{words[start]} {words[start + 1]}L{' '.join(words[start + 2 : end])}Z")
         start = end
     return texts

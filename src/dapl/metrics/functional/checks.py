@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -109,7 +110,7 @@ def check_numbers(tensor: Tensor, name: str, axes: str, finite: bool = True) -> 
     wanted = axes.count(",") + 1
     if not tensor.is_floating_point() or tensor.ndim < wanted or 0 in tensor.shape[tensor.ndim - wanted :]:
         raise DaplError(f"{name} must be floating point (…, {axes}), but are {tensor.dtype} {shape_of(tensor)}.")
-    if finite and tensor.numel() and not bool(torch.isfinite(torch.stack(tensor.aminmax())).all()):  # NaN goes through
+    if finite and tensor.numel() and not all(map(math.isfinite, torch.stack(tensor.aminmax()).tolist())):  # NaN stays
         raise DaplError(f"{name} hold NaN or infinite values: look for a model that diverged or a division by zero.")
 
 

@@ -81,7 +81,7 @@ def activation_regions(maps: Tensor, size: int | tuple[int, int] | None = None, 
         >>> activation_regions(torch.ones(1, 7, 7), size=224).any()
         tensor(False)
     """
-    return regions_and_peaks(maps, size, percentile)[0]
+    return _regions_and_highest(maps, size, percentile)[0]
 
 
 def regions_and_peaks(
@@ -103,16 +103,22 @@ def regions_and_peaks(
         >>> regions.sum().item(), highest.tolist()
         (2, [[2, 1]])
     """
+    regions, highest = _regions_and_highest(maps, size, percentile)
+    return regions, column_and_row(highest, regions.shape[-1]).view(*maps.shape[:-2], 2)
+
+
+def _regions_and_highest(maps: Tensor, size: int | tuple[int, int] | None, percentile: float) -> tuple[Tensor, Tensor]:
+    """As `regions_and_peaks`, with the number of the highest pixel of each map, one map after the other."""
     check_maps(maps)
     check_open_interval(percentile, 0, 100, "percentile")
     height, width = maps.shape[-2:] if size is None else pair(size)
-    rank = math.ceil(Fraction(str(percentile)) * (height * width - 1) / 100)
+    rank = _rank(percentile, height * width)
     regions = torch.empty((*maps.shape[:-2], height, width), dtype=torch.bool, device=maps.device)
     by_map = regions.flatten(0, -3)
     highest = torch.empty(len(by_map), dtype=torch.long, device=maps.device)
     for rows, chunk, slack in on_pixels(maps, size):
         if chunk.device.type == "cpu":
-            _cut_high(chunk.flatten(1).numpy(), slack, rank, width, by_map[rows], highest[rows])
+            _cut_high(chunk.flatten(1).numpy(), slack.numpy(), rank, width, by_map[rows], highest[rows])
             continue
         highest[rows] = first_of_highest(chunk.flatten(1), slack)
         threshold = chunk.flatten(1).kthvalue(rank + 1, dim=-1).values
@@ -123,7 +129,13 @@ def regions_and_peaks(
             numbers = torch.full_like(tied, height * width - rank)
             settled = settle_ties(chunk[tied], threshold[tied], slack[tied], numbers)
             by_map[rows][tied] = settled.to(maps.device)
-    return regions, column_and_row(highest, width).view(*maps.shape[:-2], 2)
+    return regions, highest
+
+
+@lru_cache(maxsize=64)
+def _rank(percentile: float, pixels: int) -> int:
+    """⌈percentile/100 (n−1)⌉, exactly: 0.95 has no exact binary value."""
+    return math.ceil(Fraction(str(percentile)) * (pixels - 1) / 100)
 
 
 def first_of_highest(pixels: Tensor, slack: Tensor) -> Tensor:
@@ -137,31 +149,82 @@ def column_and_row(places: Tensor, width: int) -> Tensor:
     return torch.stack((places % width, places // width), dim=-1)
 
 
-def _cut_high(values: np.ndarray, slacks: Tensor, rank: int, width: int, regions: Tensor, highest: Tensor) -> None:
-    """Fill the regions (bool n×H×W) and highest pixels (n) of maps (n×pixels), from the few pixels that may matter."""
+def _cut_high(values: np.ndarray, slacks: np.ndarray, rank: int, width: int, regions: Tensor, highest: Tensor) -> None:
+    """Fill the regions (bool n×H×W) and highest pixels (n) of maps (n×pixels), from the few pixels that may matter.
+
+    All maps are cut together: a call per map often takes longer than the work that it does.
+    """
     cut, first = regions.flatten(1).numpy(), highest.numpy()
-    count = values.shape[1]
-    number = count - rank
-    cut[:] = False
-    bounds = _lower_bounds(values, rank)
-    above = np.flatnonzero(values > bounds[:, None])
-    high_above = values.reshape(-1)[above]
-    ends = np.searchsorted(above, np.arange(0, values.size + 1, count)).tolist()
-    for row, (own, slack, bound) in enumerate(zip(values, slacks.numpy(), bounds, strict=True)):
-        if slack == np.inf:
-            first[row] = 0
+    done = _cut_above(values, slacks, _lower_bounds(values, rank), rank, width, cut, first)
+    for row in np.flatnonzero(~done).tolist():  # rare: the bound was too high
+        first[row] = _cut_one(values[row], slacks[row], rank, width, cut[row])
+
+
+def _cut_one(values: np.ndarray, slack: np.floating, rank: int, width: int, region: np.ndarray) -> int:
+    """Fill the region (bool pixels) of one map (pixels) that is not flat; its highest pixel."""
+    threshold, below = _order_statistics(values, rank)
+    peak = np.argmax(values >= values.max() - slack)
+    if threshold - below > slack:
+        np.greater_equal(values, threshold, out=region)
+    else:
+        places = np.flatnonzero(values >= threshold - slack)
+        region[:] = False
+        _settle(region, places, values[places], peak, threshold, slack, len(values) - rank, width)
+    return int(peak)
+
+
+def _cut_above(
+    values: np.ndarray,
+    slacks: np.ndarray,
+    bounds: np.ndarray,
+    rank: int,
+    width: int,
+    cut: np.ndarray,
+    first: np.ndarray,
+) -> np.ndarray:
+    """As `_cut_high`, looking only at the pixels above a bound per map (n): which maps are done, bool n.
+
+    Of a flat map, whose slack is infinite, nothing is cut.
+    """
+    maps, count = values.shape
+    number, flat = count - rank, slacks == np.inf
+    above = np.flatnonzero(values > bounds[:, None])  # of all maps, one after the other
+    high = values.reshape(-1)[above]
+    ends = np.searchsorted(above, np.arange(0, values.size + 1, count))
+    lengths = np.diff(ends)
+    done = ~flat & (lengths > number)
+    sure = np.full(maps, np.inf, values.dtype)
+    ties, tied = [], np.zeros(maps, dtype=int)
+    first[:] = 0
+    for row in np.flatnonzero(done).tolist():
+        start, slack = ends[row], slacks[row]
+        own = high[start : ends[row + 1]]
+        threshold, below = _order_statistics(own, len(own) - number)
+        if threshold - slack <= bounds[row]:
+            done[row] = False
             continue
-        places, high = above[ends[row] : ends[row + 1]] - row * count, high_above[ends[row] : ends[row + 1]]
-        if len(places) > number:
-            threshold, below = _order_statistics(high, len(places) - number)
-        if len(places) <= number or threshold - slack <= bound:  # rare: the bound was too high
-            places, high = np.arange(count), own
-            threshold, below = _order_statistics(own, rank)
-        peak = first[row] = places[np.argmax(high >= high.max() - slack)]
-        if threshold - below > slack:
-            cut[row, places[high >= threshold]] = True
-        else:
-            _settle(cut[row], places, high, peak, threshold, slack, number, width)
+        sure[row] = threshold + slack
+        near = np.flatnonzero(
+            (own >= (threshold if threshold - below > slack else threshold - slack)) & (own <= sure[row])
+        )
+        tied[row] = len(near)
+        ties.append(near + start)
+        first[row] = above[start + np.argmax(own >= own.max() - slack)] - row * count
+    np.greater(values, sure[:, None], out=cut)
+    if not ties:
+        return done | flat
+    pixel = above[np.concatenate(ties)]
+    lacking = number - np.array([np.count_nonzero(own) for own in cut])  # faster than along an axis
+    if (tied > lacking)[done].any():
+        of_map = np.repeat(np.arange(maps), tied)
+        down, right = np.divmod(pixel - of_map * count, width)
+        peak_down, peak_right = np.divmod(first, width)
+        distance = (down - peak_down[of_map]) ** 2 + (right - peak_right[of_map]) ** 2
+        # By map, then by distance, then in row-major order: as one number, which is sorted fastest.
+        key = np.sort((of_map * (width**2 + (count // width) ** 2) + distance) * values.size + pixel)
+        pixel = key[np.arange(len(key)) < np.repeat(np.cumsum(tied) - tied + lacking, tied)] % values.size
+    cut.reshape(-1)[pixel] = True
+    return done | flat
 
 
 def _lower_bounds(values: np.ndarray, rank: int) -> np.ndarray:
@@ -178,28 +241,16 @@ def _lower_bounds(values: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _order_statistics(values: np.ndarray, rank: int) -> tuple[np.floating, np.floating]:
-    """The value of this rank (from 0), and the largest of those that rank below it (−∞ if none does).
-
-    Every so many of the values tell between which two they must lie: less than the time of a selection from all.
-    """
-    count = len(values)
-    if count >= _MANY:
-        some = values[:: count // 255]
-        place, margin = rank * len(some) // count, len(some) // 12
-        low, high = max(0, place - margin), min(len(some) - 1, place + margin)
-        bounds = np.partition(some, (low, high))
-        above = values > bounds[low]
-        left = rank - (count - int(np.count_nonzero(above)))
-        above &= values <= bounds[high]
-        between = values[above]
-        if 1 <= left < len(between):
-            return _order_statistics(between, left)
-    parted = np.partition(values, rank)
-    return parted[rank], parted[:rank].max(initial=-np.inf)
+    """The value of this rank (from 0), and the largest of those that rank below it (−∞ if none does)."""
+    if not rank:
+        return values.min(), values.dtype.type(-np.inf)
+    parted = values.copy()
+    parted.partition((rank - 1, rank))
+    return parted[rank], parted[rank - 1]
 
 
 _MANY = 2048
-"""From so many values on, some of them tell first between which two the order statistic lies."""
+"""From so many pixels on, some of them tell first which are high."""
 
 
 def settle_ties(maps: Tensor, thresholds: Tensor, slacks: Tensor, numbers: Tensor) -> Tensor:
@@ -226,7 +277,7 @@ def _settle(
     values: np.ndarray,
     peak: np.integer,
     threshold: float | np.floating,
-    slack: float,
+    slack: float | np.floating,
     number: int,
     width: int,
 ) -> None:
@@ -257,8 +308,17 @@ def on_pixels(maps: Tensor, size: int | tuple[int, int] | None) -> Iterator[tupl
         slack = tie_width(chunk)
         if chunk.shape[-2:] != (height, width):
             # The weights of a pixel sum to one only up to rounding: a map counted from its minimum keeps exact ties.
-            chunk = upsample(chunk - chunk.amin((-2, -1), keepdim=True), (height, width))
+            chunk = _upsampled(chunk - chunk.amin((-2, -1), keepdim=True), height, width)
         yield rows, chunk, slack
+
+
+def _upsampled(maps: Tensor, height: int, width: int) -> Tensor:
+    """As `upsample`, for what nobody differentiates; with one thread NumPy's products take half of the time."""
+    if maps.device.type != "cpu" or torch.get_num_threads() > 1:
+        return upsample(maps, (height, width))
+    rows = _interpolation(maps.shape[-2], height, maps.dtype, maps.device).numpy()
+    columns = _interpolation(maps.shape[-1], width, maps.dtype, maps.device).numpy()
+    return torch.from_numpy(rows @ (maps.numpy() @ columns.T))
 
 
 TIE, FLAT = 1e-5, 1e-3
