@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
 from dapl.common.files import replacing
@@ -20,6 +21,7 @@ from dapl.evaluation.measurements import Measurements
 from dapl.evaluation.result import Evaluation
 
 _BLUE, _ORANGE, _GREEN, _INK, _SOFT = "#1f5fa8", "#d1672b", "#3a8f5c", "#222222", "#8a8a8a"
+_DPI = 150
 _CELLS_WITH_TEXT = 400
 """More cells than this would be numbers too small to read."""
 
@@ -40,8 +42,16 @@ def draw_all(folder: Path, result: Evaluation, measured: Measurements, stack: Ex
     if found:
         figures["background_bias.png"] = background(found, result)
     for name, figure in figures.items():
-        figure.savefig(stack.enter_context(replacing(folder / name)), format="png", dpi=150)
+        save(figure, stack.enter_context(replacing(folder / name)))
     return list(figures)
+
+
+def save(figure: Figure, file: Path) -> None:
+    """As PNG: what ``figure.savefig`` writes, which draws everything twice."""
+    canvas = figure.canvas
+    assert isinstance(canvas, FigureCanvasAgg)
+    canvas.draw()
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).save(file, format="PNG", dpi=(_DPI, _DPI))
 
 
 def parts_heads(measured: Measurements, result: Evaluation) -> Figure:
@@ -135,7 +145,7 @@ def background(shares: dict[str, Tensor], result: Evaluation) -> Figure:
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.tick_params(labelsize=9, color=_SOFT)
@@ -160,7 +170,8 @@ def _heat_map(figure: Figure, axes: Axes, values: np.ndarray, label: str, square
         for (row, column), value in np.ndenumerate(values):
             if np.isfinite(value):
                 ink = "white" if value > 0.55 * highest else _INK
-                axes.text(column, row, _two_digits(value), ha="center", va="center", fontsize=8, color=ink)
+                text = axes.text(column, row, _two_digits(value), ha="center", va="center", fontsize=8, color=ink)
+                text.set_in_layout(False)  # it lies inside, where nothing has to make room for it
     bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, ticks=np.linspace(0, highest, 5))
     bar.set_label(label, fontsize=9)
     bar.outline.set_visible(False)  # type: ignore[operator]
