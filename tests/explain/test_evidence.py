@@ -103,6 +103,19 @@ def test_the_strongest_are_listed_first(model: PrototypeModel, images: Tensor) -
         assert [row.prototype for row in few.rows] == [row.prototype for row in many.rows[:4]]
 
 
+def test_only_some_prototypes_may_be_listed(model: PrototypeModel, images: Tensor) -> None:
+    everything = explain(model, images[0], known(model), top=1000)
+    some = [row.prototype for row in everything.classes[0].rows][1::2]
+    found = explain(model, images[0], known(model), top=1000, among=some)
+    for few, many in zip(found.classes, everything.classes, strict=True):
+        rows = [row for row in many.rows if row.prototype in some]
+        assert [(row.prototype, row.outline, row.contribution) for row in few.rows] == [
+            (row.prototype, row.outline, row.contribution) for row in rows
+        ]
+        total = sum(row.contribution for row in many.rows) + many.rest.contribution
+        assert sum(row.contribution for row in few.rows) + few.rest.contribution == pytest.approx(total)
+
+
 def test_a_prototype_that_says_nothing_comes_before_one_that_has_no_say() -> None:
     assert _strongest(np.array([0.0, 0.0, -5.0]), np.array([0.0, 1.0, -1.0]), top=9) == [2, 1]
 

@@ -4,7 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
+from dapl.metrics.functional.regions import activation_regions
+from dapl.runs.checkpoint import bounding_boxes
 from dapl.runs.outlines import _closed_lines, lines_of, main_bounds, outline_of, outlines_of
 
 
@@ -46,6 +49,14 @@ def test_regions_traced_together_are_those_traced_alone(side: int) -> None:
         found = main_bounds(path)
         assert found == main
         assert all(abs(a - b) < 1 for a, b in zip(found, (left, top, right, bottom), strict=True))
+
+
+def test_any_number_of_smooth_regions_traced_together_are_those_traced_alone() -> None:
+    regions = activation_regions(torch.rand(300, 6, 6, generator=torch.Generator().manual_seed(0)), 96)
+    boxes = bounding_boxes(regions)
+    together = [None if one is None else one.path for one in outlines_of(regions.numpy(), boxes)]
+    assert together == [outline_of(region) for region in regions.numpy()]
+    assert outlines_of(regions[:0].numpy(), []) == []
 
 
 def test_lines_are_those_of_a_tracer_of_contours() -> None:

@@ -129,9 +129,10 @@ def to_pil(image: Tensor) -> Image.Image:
 
 
 def levels_of(values: Tensor) -> np.ndarray:
-    """uint8 h×w: 0 at the least value, 255 at the greatest; 0 everywhere where there is one value only."""
-    low, high = float(values.min()), float(values.max())
-    return ((values - low) * (255 / max(high - low, 1e-12))).round().byte().numpy()
+    """Maps …×h×w → uint8: 0 at the least value of a map, 255 at its greatest; 0 where it has one value only."""
+    low, high = values.amin((-2, -1), keepdim=True), values.amax((-2, -1), keepdim=True)
+    scale = 255 / (high.double() - low.double()).clamp(min=1e-12)
+    return ((values - low) * scale.to(values.dtype)).round().byte().numpy()
 
 
 @cache

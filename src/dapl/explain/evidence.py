@@ -296,11 +296,15 @@ def explain(
     top: int = 10,
     switched_off: Collection[int] = (),
     facts: ImageFacts | None = None,
+    among: Sequence[int] | None = None,
 ) -> Explanation:
     """One image, uint8 3×S×S: one model pass. As `explanations` otherwise."""
     done = run_pass(model, image.unsqueeze(0))
     chosen = None if classes is None else [classes]
-    return explanations(model, done, known, classes=chosen, top=top, switched_off=switched_off, facts=[facts])[0]
+    (found,) = explanations(
+        model, done, known, classes=chosen, top=top, switched_off=switched_off, facts=[facts], among=among
+    )
+    return found
 
 
 @torch.no_grad()
@@ -313,6 +317,7 @@ def explanations(
     top: int = 10,
     switched_off: Collection[int] = (),
     facts: Sequence[ImageFacts | None] | None = None,
+    among: Sequence[int] | None = None,
 ) -> list[Explanation]:
     """Explain each image of a pass, without another pass.
 
@@ -321,6 +326,7 @@ def explanations(
         top: prototypes listed per class.
         switched_off: prototypes that are taken out of the sum, a counterfactual; the model is left as it is.
         facts: what is annotated on each image, where that is known.
+        among: no other prototypes are listed.
     """
     if top < 1:
         raise DaplError(f"top is {top}; at least one prototype must be listed.")
@@ -329,13 +335,14 @@ def explanations(
     silent = tuple(sorted(set(switched_off)))
     # A few numbers at a time from here on, for which NumPy takes a fraction of the time of torch.
     of_classes, of_images = weights.numpy(), scores.numpy()
+    others = np.setdiff1d(np.arange(0 if among is None else len(of_classes)), among or [])
     found = []
     for row in range(len(done.images)):
         shown = _two_best(logits[row]) if classes is None else list(classes[row])
         check_index(shown, "class", len(known.classes))
         own_weights = {c: of_classes[:, c] for c in shown}
         every = {c: of_images[row] * own_weights[c] for c in shown}
-        listed = {c: _strongest(every[c], own_weights[c], top) for c in shown}
+        listed = {c: _strongest(every[c], own_weights[c], top, others) for c in shown}
         everyone = sorted({j for rows in listed.values() for j in rows})
         common = _common_fields(model, done, row, everyone, known, None if facts is None else facts[row])
         probabilities = logits[row].softmax(0)
@@ -431,9 +438,13 @@ def _two_best(logits: Tensor) -> list[int]:
     return logits.argsort(descending=True, stable=True)[:2].tolist()
 
 
-def _strongest(contributions: np.ndarray, weights: np.ndarray, top: int) -> list[int]:
-    """Prototypes with a weight for the class, by |contribution|; ties to the lower index. Both P."""
+def _strongest(
+    contributions: np.ndarray, weights: np.ndarray, top: int, others: Sequence[int] | np.ndarray = ()
+) -> list[int]:
+    """Prototypes with a weight for the class, by |contribution|, ties to the lower index. Both P, but the others."""
     weighed = np.flatnonzero(weights)
+    if len(others):
+        weighed = np.setdiff1d(weighed, others)
     return weighed[np.argsort(-np.abs(contributions[weighed]), kind="stable")[:top]].tolist()
 
 

@@ -146,13 +146,28 @@ def locate(
     model: PrototypeModel, maps: Tensor, side: int, facts: ImageFacts | None, squares: Tensor | None = None
 ) -> Located:
     """maps: M×H×W of one image of side × side pixels; squares: M×3, what was seen, of a system that sees no more."""
-    regions = model_regions(model, maps.cpu(), side, PERCENTILE)
+    return locate_in_images(model, [maps], side, [facts], [squares])[0]
+
+
+def locate_in_images(
+    model: PrototypeModel,
+    maps: Sequence[Tensor],
+    side: int,
+    facts: Sequence[ImageFacts | None],
+    squares: Sequence[Tensor | None],
+) -> list[Located]:
+    """As `locate`, of several images with any number of maps each: to begin takes longer than to go on."""
+    regions = model_regions(model, torch.cat(list(maps)).cpu(), side, PERCENTILE)
     bounds = bounding_boxes(regions)
     outlines = outlines_of(regions.numpy(), bounds)
-    if squares is not None:
-        bounds = square_pixels(squares, side).tolist()
-    boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in bounds]
-    return Located(boxes, outlines, name_parts(regions, facts), foreground_shares(regions, facts))
+    found, end = [], 0
+    for own, known, seen in zip(maps, facts, squares, strict=True):
+        start, end = end, end + len(own)
+        corners = bounds[start:end] if seen is None else square_pixels(seen, side).tolist()
+        boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in corners]
+        lie = regions[start:end]
+        found.append(Located(boxes, outlines[start:end], name_parts(lie, known), foreground_shares(lie, known)))
+    return found
 
 
 def heat_of(model: PrototypeModel, maps: Tensor, side: int, drawn: int | None = None) -> Tensor:

@@ -18,12 +18,11 @@ from dapl.config import Config
 from dapl.data.build import hand_over
 from dapl.data.sample import Splits
 from dapl.explain.draw import TileSheet, draw_outline, fitting_text, head_colour, is_dashed, to_pil
-from dapl.explain.parts import ImageFacts, ModelRecords, foreground_shares, slots_of
-from dapl.metrics.functional.regions import model_regions
+from dapl.explain.parts import ImageFacts, ModelRecords, locate_in_images, slots_of
 from dapl.metrics.naming import share_text
 from dapl.processes.interface import SingleProcess
 from dapl.runs.loading import LoadedRun, load_run
-from dapl.runs.outlines import moved, outline_of
+from dapl.runs.outlines import moved
 from dapl.runs.schemas import PrototypeRecord
 
 _INK, _QUIET, _WARN = "#1d1c1a", "#6a6761", "#a3200d"
@@ -86,14 +85,15 @@ def render_sources(
         with torch.inference_mode():
             device = loaded.model.prototypes.vectors.device
             embedding = loaded.model.embed(features_of(loaded.model, batch.to(device)))
-        for row, index in enumerate(batch.indices.tolist()):
-            facts = None if batch.masks is None else ImageFacts(batch.masks[row].bool())
-            for record in by_image[index]:
-                named = torch.tensor([record.index], device=device)
-                maps = loaded.model.maps(embedding[row : row + 1], named)
-                region = model_regions(loaded.model, maps, batch.images.shape[-1])[0].cpu()
-                share = foreground_shares(region, facts)[0]
-                drawn = draw_tile(batch.images[row], region[0], record, slots[record.index], tile)
+            shown = [by_image[index] for index in batch.indices.tolist()]
+            named = [torch.tensor([record.index for record in own], device=device) for own in shown]
+            maps = [loaded.model.maps(embedding[row : row + 1], own)[0] for row, own in enumerate(named)]
+        facts = [None] * len(shown) if batch.masks is None else [ImageFacts(mask.bool()) for mask in batch.masks]
+        located = locate_in_images(loaded.model, maps, batch.images.shape[-1], facts, [None] * len(shown))
+        for image, own, found in zip(batch.images, shown, located, strict=True):
+            for record, outline, share in zip(own, found.outlines, found.foreground, strict=True):
+                path = None if outline is None else outline.path
+                drawn = draw_tile(image, path, record, slots[record.index], tile)
                 tiles[record.index] = SourceTile(drawn, _lines(record, known, heads, share))
     return tiles
 
@@ -116,12 +116,11 @@ def _lines(record: PrototypeRecord, known: ModelRecords, heads: bool, share: flo
     return lines if share is None else [*lines, (f"{share_text(share)} on the object", colour)]
 
 
-def draw_tile(image: Tensor, region: Tensor, record: PrototypeRecord, slot: int, tile: int) -> Image.Image:
-    """image uint8 3×S×S with the outline of region (bool S×S) in the colour of its head; grey where it was removed."""
+def draw_tile(image: Tensor, path: str | None, record: PrototypeRecord, slot: int, tile: int) -> Image.Image:
+    """image uint8 3×S×S with the outline of a region in the colour of its head; grey where it was removed."""
     drawn = to_pil(image).resize((tile, tile), Image.Resampling.LANCZOS)
     if not record.kept:
         drawn = drawn.convert("L").convert("RGB")
-    path = outline_of(region.numpy())
     if path is not None:
         scaled = moved(path, 0, 0, tile / image.shape[-1])
         draw_outline(ImageDraw.Draw(drawn), scaled, head_colour(slot), is_dashed(slot), width=2)

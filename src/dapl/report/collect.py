@@ -231,9 +231,9 @@ class _Collecting:
         data = self.run_data.config.data
         sample = fit(dataset[index], data.image_size, data.fit)
         image = sample.image.as_subclass(Tensor)
-        top = len(self.model.prototypes)
-        why = explain(self.model, image, self.known, classes=[label], top=top, facts=facts_of(sample, dataset.parts))
-        rows = [row for row in why.classes[0].rows if row.own][:_OVERVIEW_ROWS]
+        own, facts = members(self.model)[label], facts_of(sample, dataset.parts)
+        why = explain(self.model, image, self.known, classes=[label], top=_OVERVIEW_ROWS, facts=facts, among=own)
+        rows = why.classes[0].rows
         images[_OVERVIEW_FILE] = jpeg(image, 90)
         return {
             "image": test["image"],

@@ -6,7 +6,7 @@ per class, a sheet of photographs and a sheet of heat maps to lay over them: a f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,9 @@ from dapl.common.progress import Reporter
 from dapl.evaluation.ground_truth import GroundTruth, SplitGroundTruth
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.explain.draw import HEAT, TileSheet, encoded, levels_of, palette, to_pil
-from dapl.explain.parts import ImageFacts, heat_of, locate, squares_of
+from dapl.explain.parts import ImageFacts, heat_of, locate_in_images, squares_of
 from dapl.explain.patches import Box, close_up_of
-from dapl.models.contract import PrototypeModel
+from dapl.models.contract import Output, PrototypeModel
 from dapl.report.facts import rounded
 from dapl.runs.schemas import PrototypeRecord
 
@@ -34,6 +34,8 @@ _GUARD = 1
 _LEVELS = 48
 """Shades of a heat map: nobody sees more, and a third of the bytes is saved."""
 _QUALITY = 80
+_TOGETHER = 128
+"""Maps that are drawn together, at most: to begin takes longer than to go on, but each takes the memory of an image."""
 HEAT_SIDE = 28
 """Cells per side of a heat map; the browser smooths them, as the model's own grid is coarser still."""
 
@@ -57,9 +59,11 @@ def heat_sheet(heats: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
     """uint8 h×h each → PNG to lay over photographs, and where its tiles are."""
     side = heats[0].shape[-1]
     sheet = TileSheet(len(heats), side + 2 * _GUARD, _COLUMNS, mode="P", ground=0)
-    for number, heat in enumerate(heats):
-        shades = np.rint(np.pad(heat.numpy(), _GUARD, mode="edge") * ((_LEVELS - 1) / 255)).astype(np.uint8)
-        sheet.paste(number, Image.fromarray(shades))
+    shades = np.rint(torch.stack(list(heats)).numpy() * ((_LEVELS - 1) / 255)).astype(np.uint8)
+    shades = np.pad(shades, ((0, -len(heats) % sheet.columns), (0, 0), (0, 0)))  # the last row may have empty places
+    shades = np.pad(shades, ((0, 0), (_GUARD, _GUARD), (_GUARD, _GUARD)), mode="edge")
+    rows = shades.reshape(-1, sheet.columns, *shades.shape[1:]).swapaxes(1, 2)
+    sheet.image.paste(Image.fromarray(np.ascontiguousarray(rows).reshape(sheet.image.size[::-1])))
     colours = palette(HEAT)[np.rint(np.linspace(0, 255, _LEVELS)).astype(int)]
     sheet.image.putpalette(colours[:, :3].tobytes())
     transparency = colours[:, 3].tobytes()
@@ -141,38 +145,73 @@ def _show_batch(
 ) -> dict[int, ShownImage]:
     with run_data.processes.autocast():
         output = run_model(model, batch.to(run_data.processes.device))
-    embedding = output.embedding.float()
     known = truth.of(batch, torch.device("cpu"))
     dataset = run_data.dataset(truth.split)
     assert batch.images is not None
+    size = int(batch.images.shape[-1])
     small = F.interpolate(batch.images.float(), size=(side, side), mode="bilinear", antialias=True)
     small = small.round().clamp(0, 255).byte()
     confidence, predicted = output.logits.float().softmax(1).cpu().max(1)
     shown = {}
-    for row, index in enumerate(batch.indices.tolist()):
-        named = list(prototypes[index])
-        heats, values = {}, {}
-        if named:
-            listed = torch.tensor(named, device=embedding.values.device)
-            maps = model.maps(embedding[row : row + 1], listed)[0]
-            squares = squares_of(model, embedding, row, listed)
-            size = int(batch.images.shape[-1])
-            found = locate(model, maps, size, _facts(known, row, dataset.parts), squares)
-            cells = F.adaptive_avg_pool2d(heat_of(model, maps, size).unsqueeze(1), HEAT_SIDE).squeeze(1)
-            for m, j in enumerate(named):
-                heats[j] = torch.from_numpy(levels_of(cells[m]))
-                outline, box = found.outlines[m], found.boxes[m]
-                near = box if squares is not None else None if outline is None else outline.main
-                values[j] = {
-                    "outline": None if outline is None else outline.path,
-                    "view": squared(near, size, squares is not None),
-                    "score": rounded(float(output.scores[row, j])),
-                    "here": found.parts[m],
-                    "foreground": rounded(found.foreground[m]),
-                }
-        name, share = dataset.names[index], float(confidence[row])
-        shown[index] = ShownImage(name, small[row], int(predicted[row]), share, heats, values)
+    for rows in _groups([len(prototypes[index]) for index in batch.indices.tolist()]):
+        named = {row: list(prototypes[int(batch.indices[row])]) for row in rows}
+        facts = {row: _facts(known, row, dataset.parts) for row in rows}
+        for row, (heats, values) in _prototypes_on(model, output, named, facts, size).items():
+            index, share = int(batch.indices[row]), float(confidence[row])
+            shown[index] = ShownImage(dataset.names[index], small[row], int(predicted[row]), share, heats, values)
     return shown
+
+
+def _groups(counts: Sequence[int]) -> Iterator[list[int]]:
+    """The numbers of images, in order, in groups with no more maps than are drawn together; one by one if need be.
+
+    >>> list(_groups([100, 28, 1, 500, 3]))
+    [[0, 1], [2], [3], [4]]
+    """
+    group: list[int] = []
+    for row, count in enumerate(counts):
+        if group and sum(counts[other] for other in group) + count > _TOGETHER:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def _prototypes_on(
+    model: PrototypeModel,
+    output: Output,
+    named: Mapping[int, Sequence[int]],
+    facts: Mapping[int, ImageFacts],
+    size: int,
+) -> dict[int, tuple[dict[int, Tensor], dict[int, dict[str, Any]]]]:
+    """``heats`` and ``values`` of `ShownImage` for rows of a batch, each with the prototypes that are shown on it."""
+    embedding = output.embedding.float()
+    found: dict[int, tuple[dict[int, Tensor], dict[int, dict[str, Any]]]] = {row: ({}, {}) for row in named}
+    with_some = [row for row, own in named.items() if own]
+    if not with_some:
+        return found
+    listed = [torch.tensor(named[row], device=embedding.values.device) for row in with_some]
+    pairs = list(zip(with_some, listed, strict=True))
+    maps = [model.maps(embedding[row : row + 1], own)[0] for row, own in pairs]
+    squares = [squares_of(model, embedding, row, own) for row, own in pairs]
+    located = locate_in_images(model, maps, size, [facts[row] for row in with_some], squares)
+    cells = F.adaptive_avg_pool2d(heat_of(model, torch.cat(maps), size).unsqueeze(1), HEAT_SIDE).squeeze(1)
+    levels = torch.from_numpy(levels_of(cells)).split([len(own) for own in listed])
+    for (row, own), place, seen, heats in zip(pairs, located, squares, levels, strict=True):
+        scores = output.scores[row, own].tolist()
+        for m, j in enumerate(named[row]):
+            outline, box = place.outlines[m], place.boxes[m]
+            near = box if seen is not None else None if outline is None else outline.main
+            found[row][0][j] = heats[m]
+            found[row][1][j] = {
+                "outline": None if outline is None else outline.path,
+                "view": squared(near, size, seen is not None),
+                "score": rounded(scores[m]),
+                "here": place.parts[m],
+                "foreground": rounded(place.foreground[m]),
+            }
+    return found
 
 
 def squared(box: Box | None, size: int, exact: bool) -> Box | None:

@@ -16,6 +16,8 @@ _SMOOTHED, _SHARE = 4, 14
 """Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels: at least so many, and
 of a long line one in so many of its points."""
 
+_TOGETHER, _PIXELS = 256, 2**17
+"""Regions that are outlined together, at most, and pixels within their bounds: what is made of them stays small."""
 _FINE = 160
 """Images of this many pixels per side are outlined at half their resolution."""
 
@@ -60,7 +62,7 @@ class Outline(NamedTuple):
 def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> list[Outline | None]:
     """The outlines of regions (bool M×H×W) with these bounds, None where there are none; as `outline_of` each.
 
-    All of them are traced, smoothed and written together, one below the other: to begin takes longer than to go on.
+    Many of them are traced, smoothed and written together, one below the other: to begin takes longer than to go on.
 
     >>> squares = np.zeros((2, 8, 8), dtype=bool)
     >>> squares[0, 2:6, 2:6] = squares[1, 1:7, 1:7] = True
@@ -68,6 +70,17 @@ def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> l
     >>> first.path == outline_of(squares[0]), first.main, second
     (True, (2, 2, 6, 6), None)
     """
+    sizes = [0 if box is None else (box[2] - box[0]) * (box[3] - box[1]) for box in boxes]
+    found: list[Outline | None] = []
+    while len(found) < len(boxes):
+        start = len(found)
+        fit = int(np.searchsorted(np.cumsum(sizes[start : start + _TOGETHER]), _PIXELS, side="right"))
+        some = slice(start, start + max(1, fit))
+        found += _outlines_together(regions[some], boxes[some])
+    return found
+
+
+def _outlines_together(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> list[Outline | None]:
     step = 2 if regions.shape[2] >= _FINE else 1  # of every second pixel: a quarter of the work, and nobody sees it
     cuts = [
         None if box is None else regions[m, box[1] : box[3] : step, box[0] : box[2] : step]
@@ -86,6 +99,7 @@ def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> l
     points, bounds = _closed_lines(ground)
     region_of_line = np.searchsorted(starts, points[bounds[:-1], 1], side="right") - 1
     lengths = np.diff(bounds)
+    points[:, 1] -= np.repeat(starts[region_of_line], lengths)  # from here on as if each stood alone, to the last bit
     # Specks are left out, unless there is nothing else: then the longest line, of equally long ones the last.
     drawn = lengths > _LEAST
     for m in set(region_of_line.tolist()) - set(region_of_line[drawn].tolist()):
@@ -95,7 +109,6 @@ def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> l
     points, counts = _smooth(points, bounds[shown], lengths[shown] - 1)
     owner = region_of_line[shown]
     corners = np.array([(0, 0) if box is None else box[:2] for box in boxes], dtype=float) - 0.5 * step
-    corners[:, 1] -= starts[:-1] * step
     tenths = np.rint((points * step + np.repeat(corners[owner], counts, axis=0)) * 10).astype(int)
     first = np.cumsum(counts) - counts
     low, high = np.minimum.reduceat(tenths, first), np.maximum.reduceat(tenths, first)

@@ -15,7 +15,7 @@ from dapl.metrics.functional.background import share_beside
 from dapl.models.contract import Embedding, PrototypeModel, square_pixels
 from dapl.processes.interface import Processes
 from dapl.runs.checkpoint import bounding_boxes
-from dapl.runs.outlines import outline_of
+from dapl.runs.outlines import outlines_of
 from dapl.runs.schemas import PrototypeRecord
 
 
@@ -230,8 +230,7 @@ def record_projection(
 ) -> list[PrototypeRecord]:
     """``regions``: bool P×S×S, where each prototype is active on its own source image."""
     boxes = bounding_boxes(regions)
-    pixels = regions.cpu().numpy()
-    outlines = [None if box is None else outline_of(pixels[j], box) for j, box in enumerate(boxes)]
+    outlines = [None if found is None else found.path for found in outlines_of(regions.cpu().numpy(), boxes)]
     if found.squares is not None:
         boxes = square_pixels(found.squares, regions.shape[-1]).tolist()
     width = found.maps.shape[-1]
