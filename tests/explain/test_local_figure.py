@@ -1,16 +1,25 @@
 """The figure of an explanation: of heads that see crops, crop beside crop."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 import torch
 
 from dapl import load
-from dapl.explain.drawings import group_notes, labels_of, spread
+from dapl.explain.drawings import group_notes, labels_of, overview, spread, view_of
+from dapl.explain.evidence import Evidence
 from dapl.explain.local import draw_figure
 from dapl.explain.patches import Patch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def test_heads_that_see_crops_are_shown_crop_beside_crop(trained: Callable[[str], Path]) -> None:
@@ -32,9 +41,67 @@ def test_heads_that_see_crops_are_shown_crop_beside_crop(trained: Callable[[str]
 
 
 def test_names_are_apart_and_within_the_image() -> None:
-    assert spread([50, 50, 50], 10, 100) == [50, 60, 70]
-    heights = spread([90, 92, 95, 99], 10, 100)
-    assert heights == [65, 75, 85, 95]
+    assert spread([50, 50, 50], [10] * 3, 100) == [50, 60, 70]
+    assert spread([90, 92, 95, 99], [10] * 4, 100) == [65, 75, 85, 95]
+    assert spread([50, 50], [10, 30], 100) == [50, 70]
+    assert spread([90, 90, 90], [40] * 3, 100) == [20, 60, 100]  # more than the image has room for: on below it
+
+
+def crowded(row: Evidence, count: int) -> list[Evidence]:
+    """Reasons at one place of an image of 64 pixels, with long names."""
+    ends, bounds = ((30.0, 32.0), (36.0, 33.0)), (30, 28, 37, 36)
+    pair = (("left_ornamental_brow", 1.0), ("right_ornamental_brow", 0.97))
+    fields = {"parts": pair, "same_spot": (), "ends": ends, "bounds": bounds, "background": True}
+    return [replace(row, prototype=j, head=j, **fields) for j in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 10, 24])
+def test_names_are_whole_and_do_not_overlap(trained: Callable[[str], Path], chromium: Browser, count: int) -> None:
+    """Ten reasons at one place, and more than fit beside the image: as a browser draws them."""
+    model = load(trained("parts"))
+    row = next(row for seed in range(8) for row in model.explain(noise(seed)).classes[0].rows if row.outline)
+    view = view_of(crowded(row, count), 64)
+    assert view == (23, 21, 44, 42)  # a square around the place, for the object is small
+    labels = labels_of(crowded(row, count), 24, 64, view)
+    page = chromium.new_page(viewport={"width": 1200, "height": 1600})
+    page.set_content(f"<style>text {{ font-family: sans-serif }}</style>{overview(labels, 64, True, view)}")
+    drawing, *texts = page.evaluate(
+        """() => [document.querySelector('svg'), ...document.querySelectorAll('text')].map(one => {
+            const box = one.getBoundingClientRect();
+            return [one.textContent, box.left, box.top, box.right, box.bottom]; })"""
+    )
+    said = " ".join(text for text, *_ in texts)
+    for words in ("left ornamental brow 100 %,", "right ornamental brow 97 %"):
+        assert said.count(words) == count
+    assert "…" not in said
+    places = [box for _, *box in texts]
+    assert all(drawing[1] <= a and drawing[2] <= b and c <= drawing[3] and d <= drawing[4] + 1 for a, b, c, d in places)
+    middle = (drawing[1] + drawing[3]) / 2
+    for left in (True, False):
+        side = sorted((top, bottom) for a, top, c, bottom in places if (c < middle) == left)
+        line = side[0][1] - side[0][0] if side else 0
+        assert all(after[0] - before[0] > 0.75 * line for before, after in pairwise(side))
+    page.close()
+
+
+def test_a_large_object_is_shown_in_the_whole_image(trained: Callable[[str], Path]) -> None:
+    row = load(trained("parts")).explain(noise(0)).classes[0].rows[0]
+    apart = [replace(row, bounds=(0, 0, 5, 5)), replace(row, bounds=(50, 20, 64, 40))]
+    assert view_of(apart, 64) == view_of([], 64) == (0, 0, 64, 64)
+    assert view_of([replace(row, bounds=(0, 60, 3, 64))], 64) == (0, 47, 17, 64)  # within the image, at its edge
+    assert 'class="whole"' not in overview([], 64, True, (0, 0, 64, 64))
+    assert 'class="whole"' in overview([], 64, True, (0, 47, 17, 64))
+
+
+def test_a_crop_that_holds_half_of_what_is_outlined_says_so(trained: Callable[[str], Path]) -> None:
+    """A head that looks at both eyes may see a crop with one and a half: the crop is shown as it is, with words."""
+    why = load(trained("parts")).explain(noise(0))
+    row = next(row for row in why.classes[0].rows if row.cropped)
+    assert row.in_crop is not None
+    assert 0 <= row.in_crop <= 1
+    assert "the crop holds 62 % of what is outlined" in why.chips(replace(row, in_crop=0.625))
+    assert "the crop holds" not in why.chips(replace(row, in_crop=0.95))
+    assert "the crop holds" not in why.chips(replace(row, in_crop=None))
 
 
 def noise(seed: int) -> torch.Tensor:

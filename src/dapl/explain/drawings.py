@@ -7,27 +7,41 @@ shows anywhere.
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from markupsafe import Markup, escape
 
 from dapl.explain.draw import ATTENTION, HEAT, Stop, data_uri, jpeg, overlay_strip
 from dapl.explain.evidence import Evidence, Explanation, Reason
+from dapl.explain.patches import Box
 from dapl.metrics.naming import groups_of, part_text, plain_name, share_text
+from dapl.runs.outlines import together
 
-_GAP = 0.1
-"""Least distance of two names, as a share of the image's side."""
+_FONT = 1 / 24
+"""Height of the letters of names, as a share of the side of the drawing."""
+_LINE, _APART = 1.02 * _FONT, 0.45 * _FONT
+"""The same of the distance of two lines of a name, and of the room between two names."""
+_WIDE = 0.58
+"""Width of a letter, as a share of its height: a little more than most fonts take."""
 _KEPT = 512
 """Training patches that are kept as they are shown."""
 _LONGEST = 30
-"""Letters of a name beside the image."""
+"""Letters of a line beside the image; what is longer goes on in the next line."""
+_NEAR, _MARGIN = 0.66, 0.1
+"""Where all outlines lie within this share of the image's side, that part of it is shown large, with so much of what is
+beside it."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """The name of a reason, or of several that look at the same spot. Lengths are pixels of the image."""
+    """The name of a reason, or of several that look at the same spot.
+
+    Lengths are pixels of the image, or of the drawing where a part of the image is shown as large as all of it.
+    """
 
     prototypes: tuple[int, ...]
     title: str
@@ -45,19 +59,63 @@ class Label:
     y: float
     """The height of the name."""
 
+    @property
+    def lines(self) -> list[str]:
+        """What stands beside the image: who it is, then its parts, broken into lines where they are long.
 
-def labels_of(rows: Sequence[Evidence], heads: int, size: int) -> list[Label]:
+        >>> Label((3,), "head 3", "left brow 100 %, right brow 97 %", "#fff", False, False, (0, 0), True, 0).lines
+        ['head 3', 'left brow 100 %,', 'right brow 97 %']
+        """
+        return [*self.heading, *_broken(self.text)]
+
+    @property
+    def heading(self) -> list[str]:
+        """The first of the lines."""
+        return _broken(f"{self.title} · background" if self.background else self.title)
+
+
+def _broken(text: str) -> list[str]:
+    """A text in lines, broken between parts if that is enough, else between words, or within a very long one."""
+    lines: list[str] = []
+    for part in text.replace(", ", ",\n").split("\n") if len(text) > _LONGEST else [text]:
+        lines += textwrap.wrap(part.replace(" %", "\u00a0%"), _LONGEST, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def view_of(rows: Sequence[Evidence], size: int) -> Box:
+    """The part of an image of size × size pixels that its overview shows: all of it, or, of a small object, a square
+    around all outlines."""
+    bounds = [row.bounds for row in rows if row.bounds is not None]
+    if bounds:
+        left, top, right, bottom = together(bounds)
+        side = round(max(right - left, bottom - top) + 2 * _MARGIN * size)
+        if max(right - left, bottom - top) <= _NEAR * size and side < size:
+            x = min(max(0, (left + right - side) // 2), size - side)
+            y = min(max(0, (top + bottom - side) // 2), size - side)
+            return x, y, x + side, y + side
+    return 0, 0, size, size
+
+
+def labels_of(rows: Sequence[Evidence], heads: int, size: int, view: Box | None = None) -> list[Label]:
     """Names for the reasons that have a region, half of them on each side of an image of size × size pixels.
 
-    Reasons that look at the same spot share one name. ``heads``: 1 for a system without heads.
+    Reasons that look at the same spot share one name. ``heads``: 1 for a system without heads. ``view``: the part of
+    the image that is shown, as large as the image.
     """
+    left_edge, top_edge, right_edge, _ = view or (0, 0, size, size)
+    scale = size / (right_edge - left_edge)
     shown, ends_of = {}, {}
     for row in rows:
         if row.ends is not None:
-            shown[row.prototype], ends_of[row.prototype] = row, row.ends
-    together = groups_of({j: [other for other in row.same_spot if other in shown] for j, row in shown.items()})
-    grouped = {j for group in together for j in group}
-    groups = [*together, *([j] for j in shown if j not in grouped)]
+            shown[row.prototype] = row
+            (a, b), (c, d) = row.ends
+            ends_of[row.prototype] = (
+                (round((a - left_edge) * scale, 1), round((b - top_edge) * scale, 1)),
+                (round((c - left_edge) * scale, 1), round((d - top_edge) * scale, 1)),
+            )
+    same = groups_of({j: [other for other in row.same_spot if other in shown] for j, row in shown.items()})
+    grouped = {j for group in same for j in group}
+    groups = [*same, *([j] for j in shown if j not in grouped)]
     ends = {tuple(group): ends_of[group[0]] for group in groups}
     order = sorted(ends, key=lambda group: sum(ends[group][side][0] for side in (0, 1)))
     named = any(row.parts or row.here for row in rows)
@@ -65,10 +123,20 @@ def labels_of(rows: Sequence[Evidence], heads: int, size: int) -> list[Label]:
     for left, members in ((True, order[: (len(order) + 1) // 2]), (False, order[(len(order) + 1) // 2 :])):
         points = {group: ends[group][0 if left else 1] for group in members}
         members = sorted(members, key=lambda group: points[group][1])
-        heights = spread([points[group][1] for group in members], _GAP * size, size)
-        for group, y in zip(members, heights, strict=True):
-            labels.append(_label([shown[j] for j in group], heads, points[group], left, y, named))
+        own = [_label([shown[j] for j in group], heads, points[group], left, named) for group in members]
+        heights = spread([one.y for one in own], [_height(one) * size for one in own], size)
+        labels += [replace(one, y=round(y, 1)) for one, y in zip(own, heights, strict=True)]
     return labels
+
+
+def reach_of(labels: Sequence[Label], size: int) -> int:
+    """The height of a drawing with these names: that of the image, unless they need more."""
+    return max(size, math.ceil(max((one.y + _height(one) * size / 2 for one in labels), default=0.0)))
+
+
+def _height(label: Label) -> float:
+    """Of a name with the room around it, as a share of the side of the drawing."""
+    return len(label.lines) * _LINE + _APART
 
 
 def group_notes(rows: Sequence[Reason], heads: int) -> list[str]:
@@ -83,30 +151,34 @@ def group_notes(rows: Sequence[Reason], heads: int) -> list[str]:
     return [f"{title} look at the same spot{f': {text}' if text else ''}" for title, text in named]
 
 
-def spread(wanted: Sequence[float], gap: float, size: float) -> list[float]:
-    """Heights in order that are at least ``gap`` apart and within the image, as near to the wanted ones as that allows.
+def spread(wanted: Sequence[float], heights: Sequence[float], size: float) -> list[float]:
+    """Middles of names of these heights, in order, that do not overlap and lie beside the image, as near to the wanted
+    ones as that allows; names that need more room than the image has begin at its top and go on below it.
 
-    >>> spread([10, 12, 95], 10, 100)
+    >>> spread([10, 12, 95], [10, 10, 10], 100)
     [10, 20, 95]
     """
-    heights: list[float] = []
-    for y in wanted:
-        heights.append(max(y, heights[-1] + gap) if heights else max(y, gap / 2))
-    bottom = size - gap / 2
-    for number in reversed(range(len(heights))):
-        heights[number] = min(heights[number], bottom)
-        bottom = heights[number] - gap
-    return heights
+    middles: list[float] = []
+    free = 0.0
+    for y, height in zip(wanted, heights, strict=True):
+        middles.append(max(y, free + height / 2))
+        free = middles[-1] + height / 2
+    bottom = max(size, sum(heights))
+    for number in reversed(range(len(middles))):
+        middles[number] = min(middles[number], bottom - heights[number] / 2)
+        bottom = middles[number] - heights[number] / 2
+    return middles
 
 
-def _label(rows: Sequence[Reason], heads: int, point: tuple[float, float], left: bool, y: float, named: bool) -> Label:
+def _label(rows: Sequence[Reason], heads: int, point: tuple[float, float], left: bool, named: bool) -> Label:
+    """At the height of its point."""
     prototypes = tuple(row.prototype for row in rows)
     first, background = rows[0], all(row.background for row in rows)
     text = _text(rows) or (f"here {plain_name(first.here)}" if first.here else "no clear part" if named else "")
     if not named and first.on_object is not None:
         text = f"{share_text(first.on_object)} on the object"
     title = _title(rows, heads)
-    return Label(prototypes, title, text, first.colour, first.dashed, background, point, left, round(y, 1))
+    return Label(prototypes, title, text, first.colour, first.dashed, background, point, left, point[1])
 
 
 def _title(rows: Sequence[Reason], heads: int) -> str:
@@ -136,9 +208,9 @@ def drawn_once(image: str, outlines: Iterable[tuple[str | None, str, bool]], siz
 
     ``outlines``: the arguments of `outlined`; no path where there is no region.
     """
-    together = "".join(outlined(path, colour, dashed) for path, colour, dashed in outlines if path)
+    drawn = "".join(outlined(path, colour, dashed) for path, colour, dashed in outlines if path)
     return _hidden(
-        f'<image id="input" href="{escape(image)}" width="{size}" height="{size}"/>\n<g id="outlines">{together}</g>'
+        f'<image id="input" href="{escape(image)}" width="{size}" height="{size}"/>\n<g id="outlines">{drawn}</g>'
     )
 
 
@@ -148,40 +220,73 @@ def _hidden(definitions: str) -> Markup:
     )
 
 
-def overview(labels: Sequence[Label], size: int, with_names: bool) -> Markup:
-    """The image with all outlines and, where there is room for them, the names beside it; it uses `drawn_once`."""
-    beside = round(size * 0.74) if with_names else 0
+def overview(labels: Sequence[Label], size: int, with_names: bool, view: Sequence[int] | None = None) -> Markup:
+    """The image with all outlines and, where there is room for them, the names beside it; it uses `drawn_once`.
+
+    ``view``: the part of the image that is shown (`view_of`); below it then stands all of the image, small.
+    """
+    left, top, right, bottom = view or (0, 0, size, size)
+    whole = right - left == size
+    longest = max((len(line) for one in labels for line in one.lines), default=0)
+    beside = round(size * (0.08 + _WIDE * _FONT * max(longest, 18))) if with_names else 0
+    height = reach_of(labels, size) if with_names else size
     said = escape("; ".join(f"{one.title} {one.text}" for one in labels))
     names = "".join(_drawn_name(one, size) for one in labels) if with_names else ""
+    large = (
+        f'<svg width="{size}" height="{size}" viewBox="{left} {top} {right - left} {bottom - top}">'
+        '<use href="#input"/><use href="#outlines"/></svg>'
+    )
+    below = "" if whole else _whole_image(size, height, (left, top, right, bottom))
+    height = height if whole else math.ceil(height + (_SMALL + 0.03) * size)
     return Markup(
-        f'<svg class="overview {"named" if with_names else "bare"}" viewBox="{-beside} 0 {size + 2 * beside} {size}" '
+        f'<svg class="overview {"named" if with_names else "bare"}" viewBox="{-beside} 0 {size + 2 * beside} {height}" '
         f'role="img" aria-label="The image with the outlines of its reasons: {said}">\n'
-        f'<use href="#input"/>\n<use href="#outlines"/>\n{names}</svg>\n'
+        f"{large}\n{names}{below}</svg>\n"
+    )
+
+
+_SMALL = 0.24
+"""Side of the small image below a part of it that is shown large, as a share of the large one."""
+
+
+def _whole_image(size: int, top: int, view: Box) -> str:
+    """All of the image, small, with a frame around what is shown large."""
+    side, y, font = _SMALL * size, top + 0.03 * size, size * _FONT
+    left, above, right, bottom = view
+    frame = f'x="{left}" y="{above}" width="{right - left}" height="{bottom - above}" fill="none"'
+    words = "".join(
+        f'<text x="{side + 0.03 * size:.2f}" y="{y + side / 2 + shift * font:.2f}" font-size="{font:.2f}">{line}</text>'
+        for line, shift in (("all of the image that the model saw;", -0.2), ("the frame is shown large above", 1.0))
+    )
+    return (
+        f'<svg class="whole" y="{y:.2f}" width="{side:.2f}" height="{side:.2f}" viewBox="0 0 {size} {size}">'
+        f'<use href="#input"/><rect {frame} class="case"/><rect {frame} class="edge" stroke="#fff"/></svg>{words}\n'
     )
 
 
 def _drawn_name(one: Label, size: int) -> str:
-    """A line from the outline to the edge of the image, a key in the colour of the head, and two lines of text."""
-    font, key = size / 24, size * 0.022
+    """A line from the outline to the edge of the image, a key in the colour of the head, and lines of text."""
+    font, key, lines, headings = size * _FONT, size * 0.022, one.lines, len(one.heading)
     x = -size * 0.03 if one.left else size * 1.03
     corner, words = (x - key, x - size * 0.037) if one.left else (x, x + size * 0.037)
-    anchor = ' text-anchor="end"' if one.left else ""
-    title, text = escape(one.title), escape(one.text)
-    short = text if len(one.text) <= _LONGEST else escape(f"{one.text[: _LONGEST - 1]}…")
+    anchor, who = ' text-anchor="end"' if one.left else "", ' class="who"'
+    tall = font * 0.95 * len(lines)
     gap = (
         f'<rect x="{corner:.2f}" y="{one.y - font * 0.35:.2f}" width="{key:.2f}" height="{font * 0.7:.2f}" fill="#fff" '
         'class="dot"/>'
+    )
+    first = one.y - (len(lines) / 2 - 0.84) * _LINE * size  # where the letters of the first line stand
+    texts = "".join(
+        f'<text x="{words:.2f}" y="{first + number * _LINE * size:.2f}" font-size="{font:.2f}"{anchor}'
+        f"{who if number < headings else ''}>{escape(line)}</text>\n"
+        for number, line in enumerate(lines)
     )
     return (
         f'<polyline class="leader" points="{one.point[0]},{one.point[1]} {0 if one.left else size},{one.y} '
         f'{x:.2f},{one.y}"/>\n'
         f'<circle cx="{one.point[0]}" cy="{one.point[1]}" r="{size / 90:.2f}" fill="{one.colour}" class="dot"/>\n'
-        f'<rect x="{corner:.2f}" y="{one.y - font * 0.95:.2f}" width="{key:.2f}" height="{font * 1.9:.2f}" '
-        f'fill="{one.colour}" class="dot"/>{gap if one.dashed else ""}\n'
-        f'<text x="{words:.2f}" y="{one.y - font * 0.16:.2f}" font-size="{font:.2f}"{anchor} class="who">'
-        f"{title}{' &middot; background' if one.background else ''}</text>\n"
-        f'<text x="{words:.2f}" y="{one.y + font * 0.86:.2f}" font-size="{font:.2f}"{anchor}>'
-        f"{short}<title>{text}</title></text>\n"
+        f'<rect x="{corner:.2f}" y="{one.y - tall / 2:.2f}" width="{key:.2f}" height="{tall:.2f}" '
+        f'fill="{one.colour}" class="dot"/>{gap if one.dashed else ""}\n{texts}'
     )
 
 

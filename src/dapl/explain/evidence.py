@@ -120,6 +120,10 @@ class Evidence(Reason):
     """Whether the box is all that the head saw of the image."""
     ends: Ends | None = None
     """The leftmost and the rightmost point of the outline, where there is one."""
+    bounds: Box | None = None
+    """Of the outline."""
+    in_crop: float | None = None
+    """Share of the region that lies in the crop, of a head that saw a crop and no more."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without what follows from others."""
@@ -429,6 +433,8 @@ def _common_fields(
             "record": record,
             "cropped": cropped,
             "ends": None if outline is None else outline.ends,
+            "bounds": None if outline is None else outline.bounds,
+            "in_crop": found.in_crop[m],
         }
     return common
 

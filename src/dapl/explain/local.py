@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -30,14 +31,16 @@ from dapl.explain.draw import (
     templates,
     to_pil,
 )
-from dapl.explain.drawings import Label, PageDrawings, group_notes, labels_of, overview
+from dapl.explain.drawings import Label, PageDrawings, group_notes, labels_of, overview, reach_of, view_of
 from dapl.explain.evidence import ClassEvidence, Evidence, Explanation, Reason, doc
-from dapl.explain.patches import Patch, PatchSource
+from dapl.explain.patches import Box, Patch, PatchSource
 from dapl.metrics.naming import plain_name, share_text
 from dapl.runs.outlines import moved
 
 FORMATS = ("html", "png", "json")
 JSON_FORMAT, JSON_VERSION = "dapl-explanation", 2
+_MOST = 0.9
+"""Of a region that lies in its crop to this share nothing needs to be said."""
 _BARS = 5
 """Classes whose probability the head of the page shows."""
 
@@ -110,7 +113,8 @@ class LocalExplanation(Explanation):
         """One page with everything inside."""
         best = self.probabilities.argsort(descending=True, stable=True)[:_BARS].tolist()
         drawings = PageDrawings(self)
-        labels = labels_of(self.classes[0].rows, self.heads, drawings.size)
+        view = view_of(self.classes[0].rows, drawings.size)
+        labels = labels_of(self.classes[0].rows, self.heads, drawings.size, view)
         template = templates("dapl.explain").get_template("local.html.j2")
         return template.render(
             why=self,
@@ -119,7 +123,7 @@ class LocalExplanation(Explanation):
             with_crops=self.with_crops,
             bars=[(self.class_names[c], float(self.probabilities[c])) for c in best],
             labels=labels,
-            overviews=[overview(labels, drawings.size, with_names) for with_names in (True, False)],
+            overviews=[overview(labels, drawings.size, with_names, view) for with_names in (True, False)],
             drawings=drawings,
         )
 
@@ -166,6 +170,9 @@ class LocalExplanation(Explanation):
             said.append(_chip("nothing here stands out", "its similarity is the same at every place"))
         if row.here:
             said.append(_chip(f"here {plain_name(row.here)}", "the part that most of its region lies on in this image"))
+        if row.in_crop is not None and row.in_crop < _MOST:
+            text = f"the crop holds {share_text(row.in_crop)} of what is outlined"
+            said.append(_chip(text, "the head looks at the whole outline, but sees the crop and no other pixel"))
         if row.foreground is not None:
             text = f"{share_text(row.foreground)} on the object here"
             said.append(_chip(text, "share of the outlined region that lies on the object"))
@@ -236,9 +243,8 @@ def localise(explanation: Explanation, name: str, about: str, patches: PatchSour
 SCALE = 2
 """Pixels of the figure for one unit of its layout."""
 _TILE, _GAP, _MARGIN, _TEXT, _TITLE, _FOOT = 128, 8, 20, 250, 62, 52
-_OVERVIEW, _NAMES = 300, 170
-"""Side of the large image, and the room for names on each side of it."""
-_HEAD = _OVERVIEW + 28
+_OVERVIEW, _NAMES, _WHOLE = 300, 225, 84
+"""Side of the large image, the room for names on each side of it, and the side of the small image beside it."""
 _INK, _QUIET, _LINE, _FOR, _AGAINST, _WARN = "#1d1c1a", "#6a6761", "#d8d5ce", "#b94f08", "#1f5fa6", "#a3200d"
 _AMBER = "#8a5a00"
 
@@ -250,12 +256,15 @@ def draw_figure(explanation: Explanation) -> Image.Image:
     rows = max(len(evidence.rows) for evidence in explanation.classes)
     notes = max(len(group_notes(evidence.rows, explanation.heads)) for evidence in explanation.classes)
     width = 2 * _MARGIN + len(explanation.classes) * (column + 2 * _MARGIN) - 2 * _MARGIN
-    height = 2 * _MARGIN + _HEAD + _TITLE + 16 * notes + rows * (_TILE + _GAP) + _FOOT
+    size, listed = int(explanation.image.shape[-1]), explanation.classes[0].rows
+    labels = labels_of(listed, explanation.heads, size, view_of(listed, size))
+    head = round(_OVERVIEW * reach_of(labels, size) / size) + 28
+    height = 2 * _MARGIN + head + _TITLE + 16 * notes + rows * (_TILE + _GAP) + _FOOT
     canvas = _Canvas(max(width, _OVERVIEW + 2 * _NAMES + 2 * _MARGIN + 260), height)
-    _draw_head(canvas, explanation)
+    _draw_head(canvas, explanation, labels)
     for number, evidence in enumerate(explanation.classes):
         left = _MARGIN + number * (column + 2 * _MARGIN)
-        _draw_class(canvas, explanation, evidence, left, _MARGIN + _HEAD, column, tiles, notes)
+        _draw_class(canvas, explanation, evidence, left, _MARGIN + head, column, tiles, notes)
     return canvas.image
 
 
@@ -318,13 +327,15 @@ def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
-def _draw_head(canvas: _Canvas, explanation: Explanation) -> None:
+def _draw_head(canvas: _Canvas, explanation: Explanation, labels: Sequence[Label]) -> None:
     left, top, size = _MARGIN + _NAMES, _MARGIN, int(explanation.image.shape[-1])
     rows = explanation.classes[0].rows
-    scale = canvas.tile(left, top, to_pil(explanation.image), _OVERVIEW)
+    view = view_of(rows, size)
+    scale = canvas.tile(left, top, to_pil(explanation.image).crop(view), _OVERVIEW)
     for row in rows:
-        canvas.outline(left, top, row.outline, row.colour, row.dashed, scale, _OVERVIEW)
-    for name in labels_of(rows, explanation.heads, size):
+        path = None if row.outline is None else moved(row.outline, view[0], view[1])
+        canvas.outline(left, top, path, row.colour, row.dashed, scale, _OVERVIEW)
+    for name in labels:
         _draw_label(canvas, name, left, top, _OVERVIEW / size)
     x = left + _OVERVIEW + _NAMES + 12
     room = canvas.image.width / SCALE - x - _MARGIN
@@ -338,9 +349,22 @@ def _draw_head(canvas: _Canvas, explanation: Explanation) -> None:
         canvas.bar(x + room - bar - 52, y + 4, bar, "#efede8", 7)
         canvas.bar(x + room - bar - 52, y + 4, bar * share, _FOR, 7)
         canvas.text(x + room - 46, y, percentage(share), 11)
+    if view != (0, 0, size, size):
+        _draw_whole(canvas, explanation, view, x, top + _OVERVIEW - _WHOLE)
     if explanation.warning is not None:
         for number, line in enumerate(textwrap.wrap(f"Warning: {explanation.warning}.", max(20, int(room / 6.2)))):
             canvas.text(x, top + 128 + 17 * number, line, 11, _WARN, room=room)
+
+
+def _draw_whole(canvas: _Canvas, explanation: Explanation, view: Box, x: float, y: float) -> None:
+    """All of the image, small, with a frame around what is shown large."""
+    scale = canvas.tile(x, y, to_pil(explanation.image), _WHOLE)
+    left, top, right, bottom = (place * scale for place in view)
+    corners = (x * SCALE + left, y * SCALE + top, x * SCALE + right, y * SCALE + bottom)
+    for ink, width in (("#303030", 5), ("white", 2)):
+        canvas.draw.rectangle(corners, outline=ink, width=width)
+    for number, line in enumerate(("all of the image that the model saw;", "the frame is shown large on the left")):
+        canvas.text(x + _WHOLE + 10, y + _WHOLE / 2 - 15 + 16 * number, line, 11, _QUIET)
 
 
 def _draw_label(canvas: _Canvas, label: Label, left: int, top: int, scale: float) -> None:
@@ -350,17 +374,20 @@ def _draw_label(canvas: _Canvas, label: Label, left: int, top: int, scale: float
     at = top + label.y * scale
     points = [(x, y), (left if label.left else left + _OVERVIEW, at), (edge, at)]
     canvas.draw.line([(a * SCALE, b * SCALE) for a, b in points], fill=_QUIET, width=SCALE)
-    bar = edge - 6 if label.left else edge
-    canvas.bar(bar, at - 13, 6, "#303030", 26)  # around the colour, so that white shows too
-    canvas.bar(bar + 0.5, at - 12.5, 5, label.colour, 25)
+    lines = label.lines
+    bar, tall = edge - 6 if label.left else edge, 13 * len(lines)
+    canvas.bar(bar, at - tall / 2, 6, "#303030", tall)  # around the colour, so that white shows too
+    canvas.bar(bar + 0.5, at - tall / 2 + 0.5, 5, label.colour, tall - 1)
     if label.dashed:
         canvas.bar(bar + 0.5, at - 4, 5, "white", 8)
-    title = f"{label.title} · background" if label.background else label.title
-    for number, (text, ink) in enumerate(((title, _WARN if label.background else _INK), (label.text, _QUIET))):
+    for number, text in enumerate(lines):
+        bold = number < len(label.heading)
+        ink = _QUIET if not bold else _WARN if label.background else _INK
+        y = at - 6.5 * len(lines) - 1 + 13 * number
         if label.left:
-            canvas.text_before(edge - 9, at - 15 + 15 * number, text, 11, ink, number == 0, _NAMES - 20)
+            canvas.text_before(edge - 9, y, text, 10, ink, bold, _NAMES)
         else:
-            canvas.text(edge + 9, at - 15 + 15 * number, text, 11, ink, number == 0, _NAMES - 20)
+            canvas.text(edge + 9, y, text, 10, ink, bold, _NAMES)
 
 
 def _draw_class(

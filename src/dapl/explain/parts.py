@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -140,6 +141,8 @@ class Located:
     """The part that each region lies on."""
     foreground: list[float | None]
     """Share of each region that lies on the object."""
+    in_crop: list[float | None]
+    """Share of each region that lies in the square that its head saw; None where it saw more, or has no region."""
 
 
 def locate(
@@ -163,11 +166,27 @@ def locate_in_images(
     found, end = [], 0
     for own, known, seen in zip(maps, facts, squares, strict=True):
         start, end = end, end + len(own)
-        corners = bounds[start:end] if seen is None else square_pixels(seen, side).tolist()
-        boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in corners]
         lie = regions[start:end]
-        found.append(Located(boxes, outlines[start:end], name_parts(lie, known), foreground_shares(lie, known)))
+        corners = bounds[start:end]
+        in_crop: list[float | None] = [None] * len(own)
+        if seen is not None:
+            crops = square_pixels(seen, side).tolist()
+            corners = crops
+            in_crop = [share_within(region, box) for region, box in zip(lie.numpy(), crops, strict=True)]
+        boxes = [None if box is None else (box[0], box[1], box[2], box[3]) for box in corners]
+        shares = foreground_shares(lie, known)
+        found.append(Located(boxes, outlines[start:end], name_parts(lie, known), shares, in_crop))
     return found
+
+
+def share_within(region: np.ndarray, box: Sequence[int]) -> float | None:
+    """Which share of a region (bool H×W) lies within left, top, right and bottom; None of an empty one.
+
+    >>> share_within(np.array([[True, True, False, True]]), (1, 0, 4, 1))
+    0.6666666666666666
+    """
+    number, (left, top, right, bottom) = np.count_nonzero(region), box
+    return np.count_nonzero(region[top:bottom, left:right]) / number if number else None
 
 
 def heat_of(model: PrototypeModel, maps: Tensor, side: int, drawn: int | None = None) -> Tensor:

@@ -23,7 +23,7 @@ from dapl.evaluation.protocol import EvaluationProtocol, add_result, is_full
 from dapl.evaluation.result import chance_sentence, region_text, warning_text
 from dapl.evaluation.split_sums import cached_sums, looks_of
 from dapl.explain.draw import head_colour, is_dashed, jpeg
-from dapl.explain.drawings import labels_of
+from dapl.explain.drawings import labels_of, view_of
 from dapl.explain.evidence import explain
 from dapl.explain.parts import ModelRecords, facts_of
 from dapl.masks.doubts import made_note
@@ -234,13 +234,15 @@ class _Collecting:
         own, facts = members(self.model)[label], facts_of(sample, dataset.parts)
         why = explain(self.model, image, self.known, classes=[label], top=_OVERVIEW_ROWS, facts=facts, among=own)
         rows = why.classes[0].rows
+        view = view_of(rows, data.image_size)
         images[_OVERVIEW_FILE] = jpeg(image, 90)
         return {
             "image": test["image"],
             "class": label,
             "file": _OVERVIEW_FILE,
             "rows": [{"outline": row.outline, "colour": row.colour, "dashed": row.dashed} for row in rows],
-            "labels": [asdict(one) for one in labels_of(rows, why.heads, data.image_size)],
+            "view": view,
+            "labels": [asdict(one) for one in labels_of(rows, why.heads, data.image_size, view)],
         }
 
     def _strip(self, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -79,7 +79,8 @@ def _overview(data: Mapping[str, Any], assets: Linked | Embedded, blobs: Mapping
     address = f"data:image/jpeg;base64,{blobs.get(file, '')}" if assets.static is None else f"{assets.images}{file}"
     labels = [Label(**one) for one in shown["labels"]]
     outlines = ((row["outline"], row["colour"], row["dashed"]) for row in shown["rows"])
-    return drawn_once(address, outlines, size) + overview(labels, size, True) + overview(labels, size, False)
+    drawn = [overview(labels, size, with_names, shown.get("view")) for with_names in (True, False)]
+    return drawn_once(address, outlines, size) + drawn[0] + drawn[1]
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +57,8 @@ class Outline(NamedTuple):
     """What `main_bounds` says of it."""
     ends: Ends
     """The leftmost and the rightmost point of its line with the most points."""
+    bounds: Bounds
+    """Of all its lines."""
 
 
 def outlines_of(regions: np.ndarray, boxes: Sequence[Sequence[int] | None]) -> list[Outline | None]:
@@ -118,16 +120,28 @@ def _outlines_together(regions: np.ndarray, boxes: Sequence[Sequence[int] | None
     texts: dict[int, str] = {}
     largest: dict[int, int] = {}
     longest: dict[int, int] = {}
+    bounds_of: dict[int, list[Bounds]] = {}
     area, points_of = areas.tolist(), counts.tolist()
     for line, (m, text) in enumerate(zip(owner.tolist(), _line_texts(tenths, counts), strict=True)):
         texts[m] = texts.get(m, "") + text
+        bounds_of.setdefault(m, []).append(tuple(edges[line]))
         if area[line] > area[largest.setdefault(m, line)]:
             largest[m] = line
         if points_of[line] > points_of[longest.setdefault(m, line)]:
             longest[m] = line
     for m, text in texts.items():
-        outlines[m] = Outline(text, tuple(edges[largest[m]]), ends[longest[m]])
+        outlines[m] = Outline(text, tuple(edges[largest[m]]), ends[longest[m]], together(bounds_of[m]))
     return outlines
+
+
+def together(bounds: Iterable[Bounds]) -> Bounds:
+    """What holds all of them.
+
+    >>> together([(0, 2, 5, 4), (3, 1, 4, 9)])
+    (0, 1, 5, 9)
+    """
+    left, top, right, bottom = zip(*bounds, strict=True)
+    return min(left), min(top), max(right), max(bottom)
 
 
 def _ends(
