@@ -189,3 +189,12 @@ def test_the_command_refuses(
 ) -> None:
     assert main(["report", *(word.format(run=run, tmp=tmp_path) for word in words)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_overview_says_what_of_its_image_the_model_saw(reported: Reported) -> None:
+    _, report = reported("dapl")
+    assert report.data["overview"]["seen"] == "", "drawn birds are square"
+    assert 'class="seen"' not in render(report.data, Linked())
+    said = "The model sees the centre square of the image: 40 % of it, left and right, are cut off."
+    data = report.data | {"overview": report.data["overview"] | {"seen": said}}
+    assert f'<span class="seen">{said}</span>' in render(data, Linked())

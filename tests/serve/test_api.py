@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -247,3 +248,17 @@ def test_the_docs_name_the_limits() -> None:
     assert f"has {STOP_SECONDS} seconds to end" in TEXT
     for name in FORMATS:
         assert name.lower() in TEXT.lower()
+
+
+def test_an_answer_says_what_of_the_image_the_model_saw(trained: Callable[[str], Path]) -> None:
+    loaded = load_run(trained("dapl"))
+    data = loaded.config.data.model_copy(update={"fit": "crop"})
+    cropping = replace(loaded, config=loaded.config.model_copy(update={"data": data}))
+    wide = Image.new("RGB", (100, 60), "teal")
+    for one, said in ((loaded, ""), (cropping, "40 % of it, left and right, are cut off")):
+        with TestClient(build_app(one), base_url="http://localhost") as client:
+            seen = client.post("/api/explain", content=encoded(wide)).json()["image"]["seen"]
+            assert said in seen
+            assert bool(seen) == bool(said)
+            example = client.post("/api/explain", params={"example": 1}).json()["image"]
+            assert example["seen"] == "", "drawn birds are square"

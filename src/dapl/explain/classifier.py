@@ -25,9 +25,8 @@ from dapl.data.transforms import Fit, fit
 from dapl.explain.draw import percentage
 from dapl.explain.evidence import explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, localise
-from dapl.explain.parts import ModelRecords, facts_of
+from dapl.explain.parts import ModelRecords, facts_of, seen_of
 from dapl.explain.patches import PatchSource, RunPatches
-from dapl.metrics.naming import share_text
 from dapl.models.contract import PrototypeModel
 from dapl.runs.loading import LoadedRun
 
@@ -37,8 +36,6 @@ _BATCH = 32
 """Images per model pass of a list."""
 _SHOWN = 5
 """Classes that a notebook shows."""
-_NEARLY_SQUARE = 0.97
-"""Of an image with such sides as good as nothing is cut off."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,16 +186,7 @@ class Classifier:
         found = explanations(
             self.model, done, self.known, classes=classes, top=top, switched_off=switched_off, facts=[facts]
         )[0]
-        return localise(found, sample.name, self.about, self.patches, self._seen(sample))
-
-    def _seen(self, sample: Sample) -> str:
-        """Which part of an image the model sees, where that is not all of it."""
-        height, width = sample.image.shape[-2:]
-        if self.fit != "crop" or min(height, width) / max(height, width) > _NEARLY_SQUARE:
-            return ""
-        sides = "left and right" if width > height else "top and bottom"
-        share = share_text(1 - min(height, width) / max(height, width))
-        return f"The model sees the centre square of the image: {share} of it, {sides}, are cut off."
+        return localise(found, sample.name, self.about, self.patches, seen_of(sample, self.fit))
 
     def sample(self, name: str) -> tuple[Sample, Sequence[str]] | None:
         """An image of the run's data with its annotations, by its name, and the names of its parts."""

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from dapl.data.sample import Sample
+from dapl.data.transforms import Fit
 from dapl.explain.patches import Box
 from dapl.metrics.functional import assign, region_background_share, upsample, visible_parts
 from dapl.metrics.functional.parts import part_masks
 from dapl.metrics.functional.pixel_sets import shared_pixels
 from dapl.metrics.functional.regions import model_regions
-from dapl.metrics.naming import Parts, clear_parts, is_background, part_text
+from dapl.metrics.naming import Parts, clear_parts, is_background, part_text, share_text
 from dapl.models.contract import Embedding, PrototypeModel, square_pixels
 from dapl.runs.checkpoint import bounding_boxes
 from dapl.runs.outlines import Outline, outlines_of
@@ -23,6 +24,8 @@ from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
 PERCENTILE = 95.0
 """The region of a prototype: pixels at or above this percentile of its map (decision 10)."""
+_NEARLY_SQUARE = 0.97
+"""Of an image with such sides as good as nothing is cut off."""
 TAU = 0.2
 """A region lies on a part when it covers more than this share of it, as in Coverage."""
 
@@ -55,6 +58,23 @@ def facts_of(sample: Sample, names: Sequence[str]) -> ImageFacts:
     soft = None if mask is None else mask.float()
     parts = part_masks(points, seen, (sample.image.shape[-2], sample.image.shape[-1]), boxes=box, masks=soft)
     return ImageFacts(mask, parts, visible_parts(parts, seen), names)
+
+
+def seen_of(sample: Sample, how: Fit) -> str:
+    """Which part of an image, as it is before it is fitted to the model's size, the model sees: a sentence for pages;
+    empty where that is all of it.
+
+    >>> seen_of(Sample(torch.zeros(3, 60, 100), 0, "bird.jpg"), "crop")
+    'The model sees the centre square of the image: 40 % of it, left and right, are cut off.'
+    >>> seen_of(Sample(torch.zeros(3, 60, 100), 0, "bird.jpg"), "pad")
+    ''
+    """
+    height, width = sample.image.shape[-2:]
+    if how != "crop" or min(height, width) / max(height, width) > _NEARLY_SQUARE:
+        return ""
+    sides = "left and right" if width > height else "top and bottom"
+    share = share_text(1 - min(height, width) / max(height, width))
+    return f"The model sees the centre square of the image: {share} of it, {sides}, are cut off."
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dapl.evaluation.split_sums import cached_sums, looks_of
 from dapl.explain.draw import head_colour, is_dashed, jpeg
 from dapl.explain.drawings import labels_of, view_of
 from dapl.explain.evidence import explain
-from dapl.explain.parts import ModelRecords, facts_of
+from dapl.explain.parts import ModelRecords, facts_of, seen_of
 from dapl.masks.doubts import made_note
 from dapl.metrics.naming import clear_parts, is_background, part_text, share_text
 from dapl.metrics.registry import HEADLINES
@@ -229,7 +229,8 @@ class _Collecting:
         label, test = found
         index = next(n for n, name in enumerate(dataset.names) if name_of(name) == test["image"])
         data = self.run_data.config.data
-        sample = fit(dataset[index], data.image_size, data.fit)
+        whole = dataset[index]
+        sample = fit(whole, data.image_size, data.fit)
         image = sample.image.as_subclass(Tensor)
         own, facts = members(self.model)[label], facts_of(sample, dataset.parts)
         why = explain(self.model, image, self.known, classes=[label], top=_OVERVIEW_ROWS, facts=facts, among=own)
@@ -242,6 +243,7 @@ class _Collecting:
             "file": _OVERVIEW_FILE,
             "rows": [{"outline": row.outline, "colour": row.colour, "dashed": row.dashed} for row in rows],
             "view": view,
+            "seen": seen_of(whole, data.fit),
             "labels": [asdict(one) for one in labels_of(rows, why.heads, data.image_size, view)],
         }
 

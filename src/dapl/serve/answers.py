@@ -122,6 +122,7 @@ class AnsweredImage(BaseModel):
     name: str | None
     label: int | None = Field(description="Its true class, where that is known.")
     url: str = Field(description="The image as the model sees it.")
+    seen: str = Field(description="Which part of the image file that is, as a sentence; empty where it is all of it.")
 
 
 class Answer(BaseModel):

@@ -16,6 +16,7 @@ from dapl.data.sample import Sample
 from dapl.evaluation.result import warning_text
 from dapl.explain.draw import templates
 from dapl.explain.evidence import Source
+from dapl.explain.parts import seen_of
 from dapl.metrics.registry import HEADLINES
 from dapl.report.page import static_files
 from dapl.runs.marks import mark_now
@@ -231,7 +232,8 @@ async def image_file(state: Shared, image: str, name: str) -> Response:
 
 
 def _upload(state: State, content: bytes) -> AskedImage:
-    return state.inspector.ask(state.classifier.fitted(Sample(decode(content), -1, "")))
+    sample = Sample(decode(content), -1, "")
+    return state.inspector.ask(state.classifier.fitted(sample), seen=seen_of(sample, state.classifier.fit))
 
 
 def _example_of(state: State, index: int) -> AskedImage:
@@ -240,9 +242,9 @@ def _example_of(state: State, index: int) -> AskedImage:
     found = state.inspector.remembered(name)
     if found is not None:
         return found
-    sample = state.examples.sample(index)
+    sample, seen = state.examples.sample(index)
     assert state.examples.dataset is not None
-    return state.inspector.ask(sample, state.examples.dataset.parts, name)
+    return state.inspector.ask(sample, state.examples.dataset.parts, name, seen)
 
 
 def _again(state: State, image: str | None) -> AskedImage:

@@ -28,7 +28,7 @@ from dapl.explain.draw import ATTENTION, jpeg, overlay, templates
 from dapl.explain.drawings import labels_of
 from dapl.explain.evidence import Evidence, ModelPass, check_index, explanations, logits_of, run_pass
 from dapl.explain.local import LocalExplanation, ShownPatch, ShownReason, localise
-from dapl.explain.parts import ImageFacts, facts_of
+from dapl.explain.parts import ImageFacts, facts_of, seen_of
 from dapl.report.collect import Report, collect
 from dapl.report.page import Linked, render
 from dapl.runs.loading import LoadedRun
@@ -83,21 +83,22 @@ class Examples:
             found = [index for index, own in enumerate(self.dataset.labels) if own == label]
         return len(found), found[start : start + count]
 
-    def sample(self, index: int) -> Sample:
-        """At the size that the model sees."""
+    def sample(self, index: int) -> tuple[Sample, str]:
+        """At the size that the model sees, and which part of the image that is (`seen_of`)."""
         if self.dataset is None or not 0 <= index < len(self.dataset):
             raise Refusal(404, f"There is no example {index}; there are {len(self)}, counted from 0.")
         data = self.config.data
         try:
             with self._decoding:  # one image is decoded at a time, so that memory stays bounded
-                return fit(self.dataset[index], data.image_size, data.fit)
+                whole = self.dataset[index]
+                return fit(whole, data.image_size, data.fit), seen_of(whole, data.fit)
         except DaplError as error:
             log.warning("example %d: %s", index, error)
             raise Refusal(404, "The image of this example is not at hand; choose another one.") from None
 
     def _image(self, index: int) -> bytes:
         """JPEG."""
-        return jpeg(self.sample(index).image.as_subclass(Tensor), _QUALITY)
+        return jpeg(self.sample(index)[0].image.as_subclass(Tensor), _QUALITY)
 
 
 def _in_turn(dataset: Dataset) -> list[int]:
@@ -118,6 +119,8 @@ class AskedImage:
     label: int | None
     photo: bytes
     """JPEG, as the model sees it."""
+    seen: str
+    """Which part of the image file that is; empty where it is all of it."""
     prefix: str = ""
     """What the addresses of its run begin with."""
     overlays: dict[str, bytes] = field(default_factory=dict)
@@ -152,8 +155,9 @@ class Inspector:
                 self._images.move_to_end(image_id)
             return self._images.get(image_id)
 
-    def ask(self, sample: Sample, parts: Sequence[str] = (), image_id: str | None = None) -> AskedImage:
-        """One pass. ``sample``: fitted to the model's size; ``image_id``: None makes one that is hard to guess."""
+    def ask(self, sample: Sample, parts: Sequence[str] = (), image_id: str | None = None, seen: str = "") -> AskedImage:
+        """One pass. ``sample``: fitted to the model's size; ``image_id``: None makes one that is hard to guess;
+        ``seen``: which part of the image file that is."""
         image = sample.image.as_subclass(Tensor)
         known = sample.label >= 0
         asked = AskedImage(
@@ -163,6 +167,7 @@ class Inspector:
             sample.name or None,
             sample.label if known else None,
             jpeg(image, _QUALITY),
+            seen,
             self.prefix,
         )
         with self._lock:
@@ -184,7 +189,9 @@ class Inspector:
         why = localise(found, asked.name or "", self.classifier.about, self.classifier.patches)
         before = logits_of(model, asked.done)[0]
         return answers.Answer(
-            image=answers.AnsweredImage(id=asked.id, name=asked.name, label=asked.label, url=asked.url("photo.jpg")),
+            image=answers.AnsweredImage(
+                id=asked.id, name=asked.name, label=asked.label, url=asked.url("photo.jpg"), seen=asked.seen
+            ),
             predicted=why.predicted,
             predicted_before=int(before.argmax()),
             ranking=_ranking(why, before.softmax(0)),

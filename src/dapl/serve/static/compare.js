@@ -40,7 +40,8 @@ function show({ element, facts }, answer, truth) {
   const evidence = answer.classes[0];
   element.querySelector(".answered").replaceChildren(
     html("p", { class: "said" }, html("b", {}, ...breakable(evidence.name)), ` ${percent(evidence.probability)} `,
-      truth === null ? null : html("span", { class: evidence.name === truth ? "right" : "wrong" }, evidence.name === truth ? "✓ as it is labelled" : `✗ labelled ${truth}`)),
+      truth === null ? null : html("span", { class: evidence.name === truth ? "right" : "wrong" }, evidence.name === truth ? "✓ as it is labelled" : `✗ labelled ${truth}`),
+      answer.image.seen ? html("span", { class: "quiet small seen" }, ` ${answer.image.seen}`) : null),
     // Without a warning something empty stands in its row, so that the images of all runs are side by side.
     evidence.warning ? html("p", { class: "note warning", role: "alert" }, `${evidence.warning[0].toUpperCase()}${evidence.warning.slice(1)}.`) : html("span"),
     overview(evidence, answer.image.url, facts),

@@ -73,6 +73,8 @@ function show(answer) {
   const label = answer.image.label;
   byId("truth").textContent = label === null ? "" : label === answer.predicted ? "✓ as it is labelled" : `✗ labelled ${names[label]}`;
   byId("truth").className = label === null ? "small" : label === answer.predicted ? "small right" : "small wrong";
+  byId("seen").textContent = answer.image.seen;
+  byId("seen").hidden = !answer.image.seen;
   const warning = answer.classes.find((one) => one.index === answer.predicted)?.warning;
   byId("warning").hidden = !warning;
   byId("warning").textContent = warning ? `${warning[0].toUpperCase()}${warning.slice(1)}.` : "";
