@@ -41,11 +41,13 @@ def test_regions_traced_together_are_those_traced_alone(side: int) -> None:
     assert [path is None for path in together] == [box is None for box in boxes]
     assert len({path for path in together if path}) > 8
     for one in filter(None, traced):
-        path, main, ends = one
+        path, main, ends, whole = one
         longest = max(lines_of(path), key=len)
         assert ends == (min(longest), max(longest))
         bounds = [(min(x), min(y), max(x), max(y)) for x, y in (zip(*line, strict=True) for line in lines_of(path))]
         left, top, right, bottom = max(bounds, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]))
+        assert all(abs(whole[n] - max(b[n] for b in bounds)) < 1 for n in (2, 3))
+        assert all(abs(whole[n] - min(b[n] for b in bounds)) < 1 for n in (0, 1))
         found = main_bounds(path)
         assert found == main
         assert all(abs(a - b) < 1 for a, b in zip(found, (left, top, right, bottom), strict=True))
