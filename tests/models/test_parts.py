@@ -200,6 +200,21 @@ def test_the_place_of_a_crop_can_be_learned(images: Tensor) -> None:
     assert all(bool(query.weight.grad.abs().sum() > 0) for query in model.locator.queries)  # type: ignore[union-attr]
 
 
+def test_a_backbone_that_learns_alone_does_not_move_the_places(images: Tensor) -> None:
+    """Its gradient is that of crops where they are, as when they are cut by hand."""
+    model = make()
+    model.backbone.requires_grad_(True)
+    parameters = list(model.backbone.parameters())
+    seen, _, squares = model.looker(images)
+    assert not squares.requires_grad
+    by_hand = model.looker.seen_in(images, squares)
+    gradients = (torch.autograd.grad(each.sum(), parameters, allow_unused=True) for each in (seen, by_hand))
+    for one, other in zip(*gradients, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert_close(one, other)
+
+
 def test_a_deep_cell_sees_all_and_a_crop_its_own_share() -> None:
     assert make("map").field_share(SIDE) == 1.0
     with pytest.raises(DaplError, match="depends on the image"):

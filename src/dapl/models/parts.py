@@ -205,6 +205,8 @@ class Looker(nn.Module):
         if self.evidence == "map":
             return pooled_under(maps, stages[-1]), where
         squares = crop_squares(maps, 1 - owned[:, -1].mean((1, 2)), self.crop_side)
+        if not any(parameter.requires_grad for parameter in self.locator.parameters()):
+            squares = squares.detach()  # places that are settled are not moved by what a backbone learns to see there
         return self.seen_in(images, squares), where, squares
 
     def seen_in(self, images: Tensor, squares: Tensor) -> Tensor:
