@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from markupsafe import Markup, escape
@@ -71,15 +72,16 @@ class Label:
     @property
     def heading(self) -> list[str]:
         """The first of the lines."""
-        return _broken(f"{self.title} · background" if self.background else self.title)
+        return list(_broken(f"{self.title} · background" if self.background else self.title))
 
 
-def _broken(text: str) -> list[str]:
+@lru_cache(maxsize=4096)  # names come again with every image
+def _broken(text: str) -> tuple[str, ...]:
     """A text in lines, broken between parts if that is enough, else between words, or within a very long one."""
     lines: list[str] = []
     for part in text.replace(", ", ",\n").split("\n") if len(text) > _LONGEST else [text]:
         lines += textwrap.wrap(part.replace(" %", "\u00a0%"), _LONGEST, break_on_hyphens=False)
-    return [line.replace("\u00a0", " ") for line in lines]
+    return tuple(line.replace("\u00a0", " ") for line in lines)
 
 
 def view_of(rows: Sequence[Evidence], size: int) -> Box:
@@ -156,7 +158,7 @@ def spread(wanted: Sequence[float], heights: Sequence[float], size: float) -> li
     ones as that allows; names that need more room than the image has begin at its top and go on below it.
 
     >>> spread([10, 12, 95], [10, 10, 10], 100)
-    [10, 20, 95]
+    [10, 20.0, 95]
     """
     middles: list[float] = []
     free = 0.0
