@@ -206,7 +206,7 @@ def share_within(region: np.ndarray, box: Sequence[int]) -> float | None:
     0.6666666666666666
     """
     number, (left, top, right, bottom) = np.count_nonzero(region), box
-    return np.count_nonzero(region[top:bottom, left:right]) / number if number else None
+    return float(np.count_nonzero(region[top:bottom, left:right]) / number) if number else None
 
 
 def heat_of(model: PrototypeModel, maps: Tensor, side: int, drawn: int | None = None) -> Tensor:
