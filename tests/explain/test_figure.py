@@ -15,7 +15,7 @@ import torch
 from dapl import load
 from dapl.explain.drawings import group_notes, labels_of, overview, spread, view_of
 from dapl.explain.evidence import Evidence
-from dapl.explain.local import draw_figure
+from dapl.explain.figure import draw_figure
 from dapl.explain.patches import Patch
 
 if TYPE_CHECKING:
