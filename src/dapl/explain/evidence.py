@@ -339,14 +339,13 @@ def explanations(
     silent = tuple(sorted(set(switched_off)))
     # A few numbers at a time from here on, for which NumPy takes a fraction of the time of torch.
     of_classes, of_images = weights.numpy(), scores.numpy()
-    others = np.setdiff1d(np.arange(0 if among is None else len(of_classes)), among or [])
     found = []
     for row in range(len(done.images)):
         shown = _two_best(logits[row]) if classes is None else list(classes[row])
         check_index(shown, "class", len(known.classes))
         own_weights = {c: of_classes[:, c] for c in shown}
         every = {c: of_images[row] * own_weights[c] for c in shown}
-        listed = {c: _strongest(every[c], own_weights[c], top, others) for c in shown}
+        listed = {c: _strongest(every[c], own_weights[c], top, among) for c in shown}
         everyone = sorted({j for rows in listed.values() for j in rows})
         common = _common_fields(model, done, row, everyone, known, None if facts is None else facts[row])
         probabilities = logits[row].softmax(0)
@@ -445,12 +444,15 @@ def _two_best(logits: Tensor) -> list[int]:
 
 
 def _strongest(
-    contributions: np.ndarray, weights: np.ndarray, top: int, others: Sequence[int] | np.ndarray = ()
+    contributions: np.ndarray, weights: np.ndarray, top: int, among: Sequence[int] | None = None
 ) -> list[int]:
-    """Prototypes with a weight for the class, by |contribution|, ties to the lower index. Both P, but the others."""
+    """Prototypes with a weight for the class, all or among these, by |contribution|; ties to the lower index.
+
+    Shapes: contributions and weights P.
+    """
     weighed = np.flatnonzero(weights)
-    if len(others):
-        weighed = np.setdiff1d(weighed, others)
+    if among is not None:
+        weighed = np.intersect1d(weighed, among)
     return weighed[np.argsort(-np.abs(contributions[weighed]), kind="stable")[:top]].tolist()
 
 
