@@ -118,7 +118,7 @@ def test_mlflow_in_a_file(tmp_path: Path, sheet: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_wandb_offline(tmp_path: Path, sheet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="pip install 'dapl[wandb]'")
+    wandb = pytest.importorskip("wandb", reason="pip install 'dapl[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -128,6 +128,7 @@ def test_wandb_offline(tmp_path: Path, sheet: Path, monkeypatch: pytest.MonkeyPa
     logger.table("test", [("coverage", 0.5)], 1)
     logger.image("prototypes", sheet, 1)
     logger.close()
+    wandb.teardown()  # a process of its own writes the file, and ends when all is in it
     [written] = (tmp_path / "birds" / "wandb").rglob("*.wandb")
     content = written.read_bytes()
     assert all(word in content for word in (b"validation/accuracy", b"test/coverage", b"prototypes"))
