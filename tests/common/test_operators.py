@@ -99,6 +99,21 @@ print(type(image).__name__, torch.compile(lambda x: x + 1, backend="eager")(torc
     assert run(code).splitlines() == ["Image False False False", "True True True", "Image 2.0"]
 
 
+def test_the_client_of_the_hub_is_loaded_when_it_is_wanted_and_not_before(run: Callable[[str], str]) -> None:
+    code = """
+import sys
+from dapl.common.operators import timm
+import huggingface_hub
+loaded = [name for name in ("hf_api", "file_download") if f"huggingface_hub.{name}" in sys.modules]
+try:
+    timm.models.load_model_config_from_hf("no/such/model/can/be")
+except huggingface_hub.errors.HFValidationError as error:
+    print(loaded, type(error).__name__)
+print(isinstance(huggingface_hub.HfApi, type), huggingface_hub.hf_hub_download.__module__)
+"""
+    assert run(code).splitlines() == ["[] HFValidationError", "True huggingface_hub.file_download"]
+
+
 def test_what_timm_takes_of_wandb_is_the_real_thing() -> None:
     wandb = pytest.importorskip("wandb")
     from dapl.common.operators import timm

@@ -7,9 +7,10 @@ implementations for ``torchvision::nms`` and ``torchvision::qnms`` at import. Wh
 call neither operator. What is missing is known only after torchvision has loaded what it can, so that comes first.
 
 It must load quickly, and timm too: both import torch's compiler for one function, which takes longer than the two of
-them together and which is called only where something is compiled; and timm imports wandb, where that is installed,
-for a function that nobody here calls. Here these imports wait for the first use; timm is taken from here
-(``from dapl.common.operators import timm``), and loaded when the first module asks for it.
+them together and which is called only where something is compiled; timm imports wandb, where that is installed, for a
+function that nobody here calls, and the whole client of the hub for three functions that are called only where weights
+come from there. Here these imports wait for the first use; timm is taken from here (``from dapl.common.operators import
+timm``), and loaded when the first module asks for it.
 """
 
 import importlib
@@ -127,6 +128,30 @@ def _postponed_wandb() -> Iterator[None]:
             del sys.modules["wandb"]
 
 
+_OF_HUB = ("HfApi", "hf_hub_download", "model_info")
+"""What timm takes of huggingface_hub, which loads the modules behind a name when the name is first asked for."""
+
+
+@contextmanager
+def _postponed_hub() -> Iterator[None]:
+    if importlib.util.find_spec("huggingface_hub") is None:
+        yield
+        return
+    names = vars(importlib.import_module("huggingface_hub"))
+    stand_ins = {name: partial(_call_of_hub, name) for name in _OF_HUB if name not in names}
+    names.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name, stand_in in stand_ins.items():
+            if names.get(name) is stand_in:
+                del names[name]
+
+
+def _call_of_hub(name: str, *arguments: Any, **named: Any) -> Any:
+    return getattr(importlib.import_module("huggingface_hub"), name)(*arguments, **named)
+
+
 ensure_operators()
 with _postponed_compiler():
     import torchvision.transforms.v2  # noqa: F401  (with tv_tensors, which takes it too)
@@ -135,5 +160,5 @@ with _postponed_compiler():
 def __getattr__(name: str) -> Any:
     if name != "timm":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _postponed_compiler(), _postponed_wandb():
+    with _postponed_compiler(), _postponed_wandb(), _postponed_hub():
         return importlib.import_module("timm")
