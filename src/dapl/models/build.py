@@ -43,7 +43,7 @@ def register(system: str) -> Callable[[Builder], Builder]:
 def build_model(config: ModelConfig, classes: int, seed: int = 0, pretrained: bool = True) -> PrototypeModel:
     """A system with fresh heads; the global random state is left as it was.
 
-    ``pretrained=False`` reads none of the backbone's weights, for a model that is about to be filled from a checkpoint.
+    ``pretrained=False`` neither reads nor draws weights, for a model that is about to be filled from a checkpoint.
 
     >>> from dapl import load_config
     >>> config = load_config(None, {"model.backbone.name": "test_efficientnet", "model.heads": 2})

@@ -119,11 +119,17 @@ def first_not_finite(state: Mapping[str, Tensor]) -> str | None:
 
 
 class _WithoutRandomNumbers(TorchFunctionMode):
-    """Initialisation draws nothing: on tensors without memory torch would load its compiler for it, for seconds."""
+    """Initialisation draws nothing, but makes zeros of tensors that have memory.
+
+    On those without, torch would load its compiler for it, for seconds; in a network that a checkpoint is about to
+    fill, the numbers would be drawn for nothing.
+    """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(function, "__name__", "") in ("normal_", "uniform_"):
-            return args[0] if args else kwargs["tensor"]
+            tensor = args[0] if args else kwargs["tensor"]
+            with torch.no_grad():
+                return tensor if tensor.is_meta else tensor.zero_()
         return function(*args, **(kwargs or {}))
 
 
@@ -196,10 +202,13 @@ _reading: ContextVar[bool] = ContextVar("reading", default=True)
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Within it networks are built as their weights want them, but no weights are read: a checkpoint brings them."""
+    """Within it networks are built as their weights want them, but no weights are read or drawn: a checkpoint brings
+    them.
+    """
     before = _reading.set(False)
     try:
-        yield
+        with _WithoutRandomNumbers():
+            yield
     finally:
         _reading.reset(before)
 
