@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import math
 import os
+import posixpath
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
@@ -117,9 +118,10 @@ def _records(root: Path, folder: Path, label: int, faults: list[Fault]) -> list[
     records = []
     for inside, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = Path(inside)
+        below = here.relative_to(root).as_posix()
         for file in sorted(files):
-            path = Path(inside, file)
-            name = path.relative_to(root).as_posix()
+            path, name = here / file, f"{below}/{file}"
             if file.startswith(".") or file.lower() in _IGNORED:
                 continue
             if not is_text(name):
@@ -144,12 +146,13 @@ def _add_masks(listing: Listing, folder: Path) -> None:
     """The mask of a.jpg is written to a.png, but to a.jpg.png where there is an a.webp beside it."""
     files = _mask_files(folder)
     used: set[Path] = set()
-    times = Counter(_without_suffix(record.name) for record in listing)
+    bare_names = {record.name: _without_suffix(record.name) for record in listing}
+    times = Counter(bare_names.values())
     for records in listing.records.values():
         for index, record in enumerate(records):
-            bare = _without_suffix(record.name)
+            bare = bare_names[record.name]
             target = folder / (f"{record.name}.png" if times[bare] > 1 else f"{bare}.png")
-            found = _mask_of(record.name, files)
+            found = _mask_of(record.name, bare, files)
             records[index] = replace(record, mask=MaskFile(found) if found else None, mask_path=target)
             used |= {found} if found else set()
     name_missing_masks(listing)
@@ -168,17 +171,18 @@ def _mask_files(folder: Path) -> dict[str, list[Path]]:
     return files
 
 
-def _mask_of(name: str, files: dict[str, list[Path]]) -> Path | None:
-    """For a.jpg it is a.jpg.png, else a.png, else a.jpg, else a with any other suffix of an image."""
-    suffix = PurePosixPath(name).suffix
+def _mask_of(name: str, bare: str, files: dict[str, list[Path]]) -> Path | None:
+    """For a.jpg (``bare``: a) it is a.jpg.png, else a.png, else a.jpg, else a with any other suffix of an image."""
+    suffix = name.removeprefix(bare)
     found = files.get(name, []) or sorted(
-        files.get(_without_suffix(name), []), key=lambda path: (path.suffix.lower() != ".png", path.suffix != suffix)
+        files.get(bare, []), key=lambda path: (path.suffix.lower() != ".png", path.suffix != suffix)
     )
     return found[0] if found else None
 
 
 def _without_suffix(name: str) -> str:
-    return str(PurePosixPath(name).with_suffix(""))
+    """Of the name of an image, which always has one."""
+    return posixpath.splitext(name)[0]
 
 
 # --- keypoints ------------------------------------------------------------------------------------------------------
