@@ -79,7 +79,7 @@ def test_ties_against_a_loop(kind: str, percentile: float) -> None:
     assert torch.equal(found[:, 0], torch.stack([slow_region(one[0], number) for one in values]))
 
 
-@pytest.mark.parametrize("kind", ["any", "plateaus", "one in a thousand", "nearly flat"])
+@pytest.mark.parametrize("kind", ["any", "plateaus", "one in a thousand", "every second", "nearly flat"])
 @pytest.mark.parametrize("percentile", [0.01, 50.0, 95.0])
 def test_maps_cut_together_are_those_of_the_loop(kind: str, percentile: float) -> None:
     """Of large maps some pixels tell first where the threshold lies, and all maps of a chunk are cut at once; among
@@ -90,6 +90,8 @@ def test_maps_cut_together_are_those_of_the_loop(kind: str, percentile: float) -
     values = F.upsample(coarse, 52)
     if kind == "one in a thousand":  # where the first look, at every so many pixels, does not see it
         values = (torch.arange(52 * 52).view(52, 52) % 1000 == 7).float().repeat(7, 1, 1) * values
+    if kind == "every second":  # where it sees low ones only
+        values = values + 3 * (torch.arange(52 * 52).view(52, 52) % 2)
     values[3] = 2.0
     number = 52 * 52 - math.ceil(percentile / 100 * (52 * 52 - 1))
     found, peaks = regions_and_peaks(values, None, percentile)

@@ -73,4 +73,4 @@ def test_lines_are_those_of_a_tracer_of_contours() -> None:
         points, ends = _closed_lines(ground)
         tracer = contourpy.contour_generator(z=ground.astype(float), line_type="Separate")
         expected = tracer.lines(0.5)
-        assert [points[a:b].tolist() for a, b in pairwise(ends)] == [one.tolist() for one in expected]
+        assert [points[a:b].tolist() for a, b in pairwise(ends)] == [(one @ [1, 1j]).tolist() for one in expected]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ _SMOOTHED, _SHARE = 4, 14
 """Neighbouring points that are averaged, so that a line does not follow the stairs of the pixels: at least so many, and
 of a long line one in so many of its points."""
 
-_TOGETHER, _PIXELS = 256, 2**17
+_TOGETHER, _PIXELS = 256, 2**20
 """Regions that are outlined together, at most, and pixels within their bounds: what is made of them stays small."""
 _FINE = 160
 """Images of this many pixels per side are outlined at half their resolution."""
@@ -99,19 +100,19 @@ def _outlines_together(regions: np.ndarray, boxes: Sequence[Sequence[int] | None
     if not ground.any():
         return outlines
     points, bounds = _closed_lines(ground)
-    region_of_line = np.searchsorted(starts, points[bounds[:-1], 1], side="right") - 1
+    region_of_line = np.searchsorted(starts, points.imag[bounds[:-1]], side="right") - 1
     lengths = np.diff(bounds)
-    points[:, 1] -= np.repeat(starts[region_of_line], lengths)  # from here on as if each stood alone, to the last bit
+    points.imag -= np.repeat(starts[region_of_line], lengths)  # from here on as if each stood alone, to the last bit
     # Specks are left out, unless there is nothing else: then the longest line, of equally long ones the last.
     drawn = lengths > _LEAST
     for m in set(region_of_line.tolist()) - set(region_of_line[drawn].tolist()):
         own = np.flatnonzero(region_of_line == m)
         drawn[own[len(own) - 1 - lengths[own][::-1].argmax()]] = True
     shown = np.flatnonzero(drawn)
-    points, counts = _smooth(points, bounds[shown], lengths[shown] - 1)
+    places, counts = _smooth(points, bounds[shown], lengths[shown] - 1)
     owner = region_of_line[shown]
     corners = np.array([(0, 0) if box is None else box[:2] for box in boxes], dtype=float) - 0.5 * step
-    tenths = np.rint((points * step + np.repeat(corners[owner], counts, axis=0)) * 10).astype(int)
+    tenths = np.rint((places * step + np.repeat(corners[owner], counts, axis=0)) * 10).astype(int)
     first = np.cumsum(counts) - counts
     low, high = np.minimum.reduceat(tenths, first), np.maximum.reduceat(tenths, first)
     areas = (high - low).prod(1)
@@ -162,8 +163,9 @@ def _ends(
 def _closed_lines(ground: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The lines around the pixels that are set in a map (bool h×w, nothing set at its border), one after the other.
 
-    Points (n×2), each line ending with its first point once more, and where they begin and end (lines + 1). A line goes
-    from edge to edge of pixels, which lie on its right; pixels that touch at a corner only are not of one piece.
+    Points (n, as x + iy), each line ending with its first point once more, and where they begin and end (lines + 1). A
+    line goes from edge to edge of pixels, which lie on its right; pixels that touch at a corner only are not of one
+    piece.
     """
     width = ground.shape[1]
     pixels = ground.ravel()
@@ -198,10 +200,11 @@ def _closed_lines(ground: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             add(edge)
             successor[edge], edge = -1, successor[edge]
         ends.append(len(line))
-    edges = np.fromiter(line, np.intp, len(line))
-    row, column = np.divmod(pixel[edges], width)
-    x, y = np.array([[0, 0.5, 0, -0.5], [-0.5, 0, 0.5, 0]])[:, side[edges]]
-    return np.stack((column + x, row + y), axis=1), np.array(ends)
+    points = np.array([-0.5j, 0.5, 0.5j, -0.5])[side]
+    row, column = np.divmod(pixel, width)
+    points.real += column
+    points.imag += row
+    return points[line], np.array(ends)
 
 
 def _bounds(region: np.ndarray) -> Bounds:
@@ -211,9 +214,9 @@ def _bounds(region: np.ndarray) -> Bounds:
 
 
 def _smooth(points: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Closed lines with fewer points and without the stairs of pixels; and how many points each is left with.
+    """Closed lines with fewer points and without the stairs of pixels, n×2; and how many points each is left with.
 
-    ``points``: n×2; each line has so many points, from its start on.
+    ``points``: n, as x + iy, for NumPy takes numbers faster than pairs; each line has so many, from its start on.
     """
     steps = np.where(counts <= _LEAST, 1, np.maximum(2, -(-counts // POINTS)))
     windows = np.where(counts < 2 * steps * _SMOOTHED, 1, np.maximum(_SMOOTHED, counts // _SHARE))
@@ -223,32 +226,40 @@ def _smooth(points: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> tuple
     place = (np.arange(len(line)) - np.repeat(np.cumsum(left) - left, left)) * steps[line]
     # The sum of a window is the difference of two sums from the beginning on; a window that goes beyond the end of its
     # line goes on at its beginning. Coordinates are halves of pixels: sums of them are exact.
-    sums = np.concatenate((np.zeros((1, 2)), points)).cumsum(0)
+    sums = np.concatenate(([0], points)).cumsum()
     first = starts[line] + place
     past = first + windows[line]
     over = past > (starts + counts)[line]
-    ahead = sums[np.where(over, past - counts[line], past)]
-    ahead[over] += (sums[starts + counts] - sums[starts])[line[over]]
-    return (ahead - sums[first]) / windows[line, None], left
+    past[over] -= counts[line[over]]
+    inside = sums[past] - sums[first]
+    inside[over] += (sums[starts + counts] - sums[starts])[line[over]]
+    return inside.view(float).reshape(-1, 2) / windows[line, None], left
 
 
-class _Tenths(dict[int, str]):
-    """Numbers of tenths as texts: they come again and again."""
-
-    def __missing__(self, tenths: int) -> str:
-        text = str(tenths / 10).removesuffix(".0")
-        if len(self) < _KEPT:
-            self[tenths] = text
-        return text
+def _words(tenths: np.ndarray) -> list[str]:
+    """Numbers of tenths as texts."""
+    largest = int(np.abs(tenths).max(initial=0))
+    if largest < _LARGEST:  # one look into a table for all of them: they come again and again
+        return _texts(1 << largest.bit_length())[tenths].tolist()
+    return [_text(number) for number in tenths.tolist()]
 
 
-_KEPT = 2**16
-_TEXTS = _Tenths()
+_LARGEST = 2**14
+
+
+@cache
+def _texts(end: int) -> np.ndarray:
+    """Those from 0 up to an end, then those from minus the end up to −1, as NumPy counts from the last one back."""
+    return np.array([_text(number) for number in (*range(end), *range(-end, 0))], dtype=object)
+
+
+def _text(tenths: int) -> str:
+    return str(tenths / 10).removesuffix(".0")
 
 
 def _line_texts(tenths: np.ndarray, counts: Sequence[int] | np.ndarray) -> list[str]:
     """Closed lines, one after the other (n×2), each of so many points, as the path data of SVG."""
-    words = list(map(_TEXTS.__getitem__, tenths.ravel().tolist()))
+    words = _words(tenths.ravel())
     texts, start = [], 0
     for count in np.asarray(counts).tolist():
         end = start + 2 * count

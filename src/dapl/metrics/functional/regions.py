@@ -155,7 +155,7 @@ def _cut_high(values: np.ndarray, slacks: np.ndarray, rank: int, width: int, reg
     All maps are cut together: a call per map often takes longer than the work that it does.
     """
     cut, first = regions.flatten(1).numpy(), highest.numpy()
-    done = _cut_above(values, slacks, _lower_bounds(values, rank), rank, width, cut, first)
+    done = _cut_above(values, slacks, *_around(values, rank), rank, width, cut, first)
     for row in np.flatnonzero(~done).tolist():  # rare: the bound was too high
         first[row] = _cut_one(values[row], slacks[row], rank, width, cut[row])
 
@@ -177,6 +177,7 @@ def _cut_above(
     values: np.ndarray,
     slacks: np.ndarray,
     bounds: np.ndarray,
+    ceilings: np.ndarray,
     rank: int,
     width: int,
     cut: np.ndarray,
@@ -184,7 +185,7 @@ def _cut_above(
 ) -> np.ndarray:
     """As `_cut_high`, looking only at the pixels above a bound per map (n): which maps are done, bool n.
 
-    Of a flat map, whose slack is infinite, nothing is cut.
+    ``ceilings`` (n): thresholds are very likely no higher. Of a flat map, whose slack is infinite, nothing is cut.
     """
     maps, count = values.shape
     number, flat = count - rank, slacks == np.inf
@@ -199,7 +200,7 @@ def _cut_above(
     for row in np.flatnonzero(done).tolist():
         start, slack = ends[row], slacks[row]
         own = high[start : ends[row + 1]]
-        threshold, below = _order_statistics(own, len(own) - number)
+        threshold, below = _order_statistics(own, len(own) - number, ceilings[row])
         if threshold - slack <= bounds[row]:
             done[row] = False
             continue
@@ -227,24 +228,33 @@ def _cut_above(
     return done | flat
 
 
-def _lower_bounds(values: np.ndarray, rank: int) -> np.ndarray:
-    """For each map (n×pixels) a value that is very likely a little less than that of this rank: (n).
+def _around(values: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each map (n×pixels) two values between which the one of this rank very likely lies: (n), (n).
 
     Every so many of the pixels tell.
     """
     maps, count = values.shape
     some = values[:, :: max(1, count // 1021)]
-    place = rank * some.shape[1] // count - some.shape[1] // 50
-    if count < _MANY or place < 0:
-        return np.full(maps, -np.inf, values.dtype)
-    return np.partition(some, place, axis=1)[:, place]
+    known = some.shape[1]
+    low, high = rank * known // count - known // 70, rank * known // count + known // 100
+    if count < _MANY or low < 0 or high >= known:
+        return np.full(maps, -np.inf, values.dtype), np.full(maps, np.inf, values.dtype)
+    parted = np.partition(some, (low, high), axis=1)
+    return parted[:, low], parted[:, high]
 
 
-def _order_statistics(values: np.ndarray, rank: int) -> tuple[np.floating, np.floating]:
-    """The value of this rank (from 0), and the largest of those that rank below it (−∞ if none does)."""
+def _order_statistics(
+    values: np.ndarray, rank: int, ceiling: float | np.floating = math.inf
+) -> tuple[np.floating, np.floating]:
+    """The value of this rank (from 0), and the largest of those that rank below it (−∞ if none does).
+
+    Those above the ceiling are looked at only where the value of this rank is one of them.
+    """
     if not rank:
         return values.min(), values.dtype.type(-np.inf)
-    parted = values.copy()
+    parted = values[values <= ceiling]
+    if rank >= len(parted):
+        parted = values.copy()
     parted.partition((rank - 1, rank))
     return parted[rank], parted[rank - 1]
 
