@@ -5,6 +5,8 @@ And `dapl train --from RUN --drop-marked`.
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from dapl.batches.sources import Batch, in_order
+from dapl.batches.sources import Batch, BatchSource, in_order
 from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.config import Config
@@ -25,14 +27,16 @@ from dapl.data.build import build_splits
 from dapl.models.build import SYSTEMS
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
+from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.marks import Marks, mark_now
 from dapl.runs.run import Run
+from dapl.training import state
 from dapl.training.pruning import foreground_shares, own_among_nearest, prune, without_marked
 from dapl.training.trainer import train
 
 from ..conftest import TINY
-from .conftest import PROTOPNET, lines_of, responses_of
+from .conftest import PROTOPNET, assert_same_run, lines_of, responses_of
 
 N, CLASSES, GROUPS, WIDTH, GRID, SIZE = 11, 3, 2, 5, 4, 32
 CELL = SIZE // GRID
@@ -217,6 +221,40 @@ def test_a_class_keeps_a_prototype_however_impure(configured: Callable[..., Conf
     assert (model.prototypes.membership[model.prototypes.kept].sum(0) == 1).all()
     with torch.no_grad():
         assert model(torch.zeros(1, 3, 64, 64)).logits.isfinite().all()
+
+
+def test_the_scores_of_a_model_are_computed_once(
+    configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are those that every stage would compute for itself."""
+    joint = {"stage": "joint", "epochs": 1, "batch_size": 9}
+    last = {"stage": "last_layer", "epochs": 2}
+    schedule = [{"stage": "project"}, {"stage": "prune_impure", "nearest": 6, "own": 3}, last, joint, last]
+    config = configured(PURE | {"schedule": schedule})
+    passes: list[int] = []
+    written: list[str] = []
+    pass_over, write = state.all_responses, state.write_json
+
+    def noted(model: Any, source: BatchSource, *arguments: Any) -> dict:
+        passes.append(len(source))
+        return pass_over(model, source, *arguments)
+
+    def wrote(file: Path, value: Any) -> None:
+        written.append(file.name)
+        write(file, value)
+
+    monkeypatch.setattr(state, "all_responses", noted)
+    monkeypatch.setattr(state, "write_json", wrote)
+    once = train(config, tmp_path / "once", quiet=True)
+    assert passes == [3, 15, 15, 3], "validation and training images, before and after the joint stage"
+    assert written.count("prototypes.json") == 3, "at the start, after the projection and after the pruning"
+    numbers = itertools.count()
+    monkeypatch.setattr(state, "digest_of", lambda tensors: str(next(numbers)))  # every model is another one
+    each = train(config, tmp_path / "each", quiet=True)
+    assert len(passes) > 4 + 4
+    assert_same_run(each, once)
+    records = json.loads(once.prototypes_file.read_text())["prototypes"]
+    assert records == load_checkpoint(once.best).facts["prototypes"]
 
 
 WARM_UP: dict[str, Any] = {"stage": "warm_up", "epochs": 1, "batch_size": 9}

@@ -31,7 +31,7 @@ from dapl.training.stages import (
     FitEpoch,
     Objective,
     Terms,
-    all_scores,
+    all_responses,
     last_layer,
     make_optimizer,
     rate_factor,
@@ -207,7 +207,7 @@ def test_cached_scores_give_the_weights_of_a_run_over_images(
     slow = copy.deepcopy(model)
     slow_last_layer(slow, run_data, stage, (0, 4))
     source = run_data.source("train", model)
-    scores = all_scores(model, source, in_order(len(source), 4), processes, lambda count: None)
+    scores = all_responses(model, source, in_order(len(source), 4), processes, lambda count: None)["scores"]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     epochs: list[Terms] = []
     last_layer(model, scores, source.labels, stage, (0, 4), lambda epoch, means: epochs.append(means))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,9 +29,19 @@ Allocate = Callable[[str, tuple[int, ...], type], np.ndarray]
 
 def digest(module: nn.Module) -> str:
     """Names the values of a module by their content: its weights, and buffers such as the normalisation of images."""
+    # What is no tensor but decides what it gives is in the text.
+    return digest_of(module.state_dict() | dict(module.named_buffers()), module.extra_repr())
+
+
+def digest_of(tensors: Mapping[str, Tensor], said: str = "") -> str:
+    """Names tensors by their names and content, and a text.
+
+    >>> digest_of({"a": torch.zeros(2)}) == digest_of({"a": torch.ones(2)})
+    False
+    """
     hashed = hashlib.blake2b(digest_size=12)
-    hashed.update(module.extra_repr().encode())  # what is no tensor but decides what it gives
-    for name, tensor in (module.state_dict() | dict(module.named_buffers())).items():
+    hashed.update(said.encode())
+    for name, tensor in tensors.items():
         hashed.update(name.encode())
         hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return hashed.hexdigest()

@@ -230,23 +230,24 @@ def not_finite(where: str, what: Sequence[str]) -> DaplError:
 
 
 @torch.no_grad()
-def all_scores(
+def all_responses(
     model: PrototypeModel,
     source: BatchSource,
     order: Sequence[Tensor],
     processes: Processes,
     advance: Advance,
-    what: Response = "scores",
-) -> Tensor:
-    """Scores (or distances to the nearest patch) of every image, n×P on the CPU, the same in every process."""
+    what: Sequence[Response] = ("scores",),
+) -> dict[Response, Tensor]:
+    """What is asked for of every image in one pass, n×P each on the CPU, the same in every process."""
     model.eval()
-    table = torch.zeros(len(source), model.score_count)
+    tables = {name: torch.zeros(len(source), model.score_count) for name in what}
     for batch in source.batches(own_batches(order, processes)):
         with processes.autocast():
             output = run_model(model, batch.to(processes.device))
-        table[batch.indices] = getattr(output, what).float().cpu()
+        for name, table in tables.items():
+            table[batch.indices] = getattr(output, name).float().cpu()
         advance(len(batch))
-    return sum_rows(table, processes)
+    return {name: sum_rows(table, processes) for name, table in tables.items()}
 
 
 def of_table(scores: Tensor) -> Scores:
@@ -257,7 +258,7 @@ def of_table(scores: Tensor) -> Scores:
 def streamed_scores(
     model: PrototypeModel, source: BatchSource, processes: Processes, what: Response = "scores"
 ) -> Scores:
-    """What `all_scores` gives, computed when it is wanted: memory for one batch.
+    """A table of what `all_responses` gives, computed when it is wanted: memory for one batch.
 
     The rows of a batch are shared out among the processes, and each of them gets all.
     """

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dapl.batches.cache import GB
+from dapl.batches.features import digest_of
 from dapl.batches.run_data import RunData, Split
 from dapl.batches.sources import Batch, in_order, run_model
 from dapl.common.errors import BrokenError, DaplError
@@ -40,7 +41,7 @@ from dapl.runs.checkpoint import (
 from dapl.runs.run import Run
 from dapl.runs.schemas import CheckpointFacts
 from dapl.training.loggers import open_logger
-from dapl.training.stages import Response, Scores, Terms, all_scores, of_table, streamed_scores
+from dapl.training.stages import Response, Scores, Terms, all_responses, of_table, streamed_scores
 
 
 class RunState:
@@ -63,6 +64,8 @@ class RunState:
         """[accuracy, −cross-entropy] on validation of the best model since prototypes were last changed for good."""
         self.optimizer_state: dict[str, Tensor] = {}
         self.epoch_sums: Terms = {}
+        self._known_scores: dict[Split, tuple[str, dict[Response, Tensor]]] = {}
+        self._written_records: list[dict[str, Any]] | None = None
         if resuming:
             self._restore()
         else:
@@ -80,12 +83,27 @@ class RunState:
     def _order(self, count: int) -> Sequence[Tensor]:
         return in_order(count, self.config.runtime.evaluation_batch)
 
-    def _scores(self, split: Split, what: Response = "scores") -> tuple[Tensor, Tensor]:
-        """The score (or distance) of each prototype on each image, n×P, and the labels."""
-        source = self.run_data.source(split, self.model)
-        with self.reporter.track(f"{what} of {split}", len(source)) as advance:
-            order = self._order(len(source))
-            return all_scores(self.model, source, order, self.processes, advance, what), source.labels
+    def _scores(self, split: Split, what: Response) -> tuple[Tensor, Tensor]:
+        """The score (or distance) of each prototype on each image, n×P, and the labels.
+
+        Pruning, merging, the last layer and the validations between them ask for those of the same model: they are
+        computed when the first does, and again when something has changed that decides them.
+        """
+        source, deciding = self.run_data.source(split, self.model), self._deciding_scores()
+        known, tables = self._known_scores.get(split, ("", {}))
+        if known != deciding or what not in tables:
+            with self.reporter.track(f"{what} of {split}", len(source)) as advance:
+                order, wanted = self._order(len(source)), {what, "scores"}
+                tables = all_responses(self.model, source, order, self.processes, advance, sorted(wanted))
+            self._known_scores[split] = deciding, tables
+        return tables[what], source.labels
+
+    def _deciding_scores(self) -> str:
+        """Whose a prototype is, and whether it is kept, decides the logits alone, as the classifier does."""
+        prototypes, classifier = self.model.prototypes, self.model.components().get("classifier")
+        beside = {id(prototypes.of_class), id(prototypes.kept), *map(id, classifier.parameters() if classifier else ())}
+        named = (*self.model.named_parameters(), *self.model.named_buffers(), ("stand_in", prototypes.stand_in))
+        return digest_of({name: one for name, one in named if one is not None and id(one) not in beside})
 
     def _batches(self, split: Split, what: str) -> Iterator[Batch]:
         """The batches of this process, for a stage that leaves the backbone as it is."""
@@ -116,7 +134,7 @@ class RunState:
     def _scores_to_read(self, split: Split, what: Response = "scores") -> tuple[Scores, Tensor]:
         """Scores (or distances) of the split in batches, from a table where that is not too large, and the labels."""
         source = self.run_data.source(split, self.model)
-        size = len(source) * self.model.score_count * 4 / GB
+        size = len(source) * self.model.score_count * 4 * len({what, "scores"}) / GB
         if size <= self.config.cache.scores_gb:
             scores, labels = self._scores(split, what)
             return of_table(scores), labels
@@ -125,6 +143,17 @@ class RunState:
             "every pass computes them anew"
         )
         return streamed_scores(self.model, source, self.processes, what), source.labels
+
+    def _judge(self, scores: Scores, labels: Tensor) -> Terms:
+        """How the model classifies images that have these scores."""
+        order, device = self._order(len(labels)), self.processes.device
+        self.model.eval()
+        with torch.no_grad():
+            found = [
+                judge_images(self.model.classify(rows.to(device)).cpu(), labels[indices])
+                for indices, rows in zip(order, scores(order), strict=True)
+            ]
+        return judged(torch.cat(found))
 
     def _after_epoch(
         self,
@@ -190,7 +219,7 @@ class RunState:
     def _start_best(self) -> Terms:
         """Prototypes have changed for good: what was best before is another model, and this one is the best so far."""
         self.best = None
-        validation = self._validate()
+        validation = self._judge(*self._scores_to_read("validation"))
         self._is_best(validation)
         self._save_best(self.model.state_dict())
         self.reporter.line(f"  validation {validation['accuracy']:.1%}")
@@ -226,8 +255,11 @@ class RunState:
         self.processes.barrier()
 
     def _write_prototypes(self) -> None:
-        size = self.config.data.image_size
-        write_json(self.run.prototypes_file, {"image_size": [size, size], "prototypes": records_to_json(self.records)})
+        """Once by every process that trains the run, and where something has changed: most epochs change nothing."""
+        size, records = self.config.data.image_size, records_to_json(self.records)
+        if records != self._written_records:
+            write_json(self.run.prototypes_file, {"image_size": [size, size], "prototypes": records})
+            self._written_records = records
 
     def _restore(self) -> None:
         checkpoint = load_checkpoint(self.run.last)

@@ -138,6 +138,7 @@ class Trainer(RunState):
                 self.logger.close()
 
     def _fit(self, number: int, stage: GradientStage) -> None:
+        self._known_scores.clear()
         optimizer = make_optimizer(self.model, stage)
         # Where backbone or locator learn, what the prototypes were made of is no longer what the heads see.
         self.model.follow_sources(isinstance(stage, WarmUpStage) and stage.pointers)
@@ -271,18 +272,12 @@ class Trainer(RunState):
     def _last_layer(self, number: int, stage: LastLayerStage, before: int = 0) -> None:
         """``before``: epochs of the stage that are already in the log."""
         scores, labels = self._scores_to_read("train")
-        held_out, held_out_labels = self._scores_to_read("validation")
-        order = self._order(len(held_out_labels))
+        held_out = self._scores_to_read("validation")
         best_state = None
 
         def after_epoch(epoch: int, means: Terms) -> None:
             nonlocal best_state
-            with torch.no_grad():
-                found = [
-                    judge_images(self.model.classify(rows.to(self.processes.device)).cpu(), held_out_labels[indices])
-                    for indices, rows in zip(order, held_out(order), strict=True)
-                ]
-            validation = judged(torch.cat(found))
+            validation = self._judge(*held_out)
             self._after_epoch(number, stage, before + epoch, means, validation)
             if self._is_best(validation):
                 best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
