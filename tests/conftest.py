@@ -180,6 +180,7 @@ TINY_SYSTEMS: dict[str, dict[str, Any]] = {
         "model.heads": 3,
         "model.head_dim": 4,
         "model.crop_size": 32,
+        "model.magnify": 1.5,
         "loss.cluster_of": "all",
         "loss.contrast.weight": 0.0,
         "schedule": [

@@ -55,6 +55,17 @@ def statistics(backbone: Backbone) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", [*LAST, "test_vit"])
+@pytest.mark.parametrize("stages", [[-2, -1], [-1]])
+def test_the_earliest_stage_alone(name: str, stages: list[Stage], images: Tensor) -> None:
+    torch.manual_seed(0)
+    backbone = create_backbone(name, stages, weights="random", fuse=False).eval()
+    first, *_ = backbone(images)
+    assert torch.equal(backbone.earliest(images), first)
+    assert torch.equal(backbone.earliest((images * 255).to(torch.uint8)), backbone((images * 255).to(torch.uint8))[0])
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("name", LAST)
 def test_channels_and_reduction(name: str, images: Tensor) -> None:
     backbone = create_backbone(name, weights="random").eval()

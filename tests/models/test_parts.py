@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
+from dapl.batches.features import digest
 from dapl.common.errors import DaplError
 from dapl.models import Parts, create_backbone
 from dapl.models.contract import square_pixels
@@ -20,10 +22,11 @@ def images() -> Tensor:
     return torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
 
 
-def make(evidence: str = "crop", blur: float = 0.0) -> Parts:
+def make(evidence: str = "crop", blur: float = 0.0, magnify: float = 1.0) -> Parts:
     torch.manual_seed(0)
     backbone = create_backbone("test_efficientnet", [-2, -1], weights="random", fuse=False)
-    model = Parts(backbone, CLASSES, HEADS, head_dim=5, evidence=evidence, crop_size=32, blur=blur)  # type: ignore[arg-type]
+    options = {"evidence": evidence, "blur": blur, "magnify": magnify}
+    model = Parts(backbone, CLASSES, HEADS, head_dim=5, crop_size=32, **options)  # type: ignore[arg-type]
     return model.requires_grad_(False).eval()
 
 
@@ -136,6 +139,20 @@ def test_heads_locate_in_the_blurred_image_and_look_at_the_sharp_one(images: Ten
     assert torch.equal(where, expected)
     assert torch.equal(squares, placed)
     assert torch.equal(seen, sharp.looker.seen_in(images, squares))
+
+
+def test_heads_also_locate_in_the_enlarged_image(images: Tensor) -> None:
+    model = make(magnify=1.6)
+    assert model.locator.queries[0].in_channels == model.backbone.stage_channels[0]
+    whole = F.interpolate(images, (96, 96), mode="bilinear")  # 1.6 · 64 is 102.4; the stage has cells of 16 pixels
+    by_hand = (model.backbone(whole)[0], *model.backbone(images))
+    assert_close(model.overview(images), by_hand)
+    seen, where, squares = model.extractor(images)
+    assert where.shape == (2, HEADS, 6, 6)
+    owned = model.locator(by_hand)
+    assert_close(squares, crop_squares(owned[:, :HEADS], 1 - owned[:, -1].mean((1, 2)), 0.75))
+    assert_close(seen, model.looker.seen_in(images, squares))
+    assert digest(model.overview) != digest(make(magnify=2.0).overview)  # features of both may be cached
 
 
 def test_where_the_head_looks_is_the_map(images: Tensor) -> None:

@@ -58,29 +58,30 @@ def test_k_means_is_the_best_split_of_few_points() -> None:
 
 
 @pytest.mark.parametrize("with_masks", [True, False])
-def test_a_place_belongs_to_the_head_with_the_nearest_centre(with_masks: bool) -> None:
-    coarse, fine = torch.randn(3, 5, 2, 2, generator=seeded()), torch.randn(3, 4, 4, 4, generator=seeded())
-    masks = (torch.rand(3, 4, 4, generator=seeded()) > 0.4).float() if with_masks else None
-    locator = Locator((5, 4), heads=3)
-    assert start_heads(locator, [((coarse, fine), masks)], seeded())
+@pytest.mark.parametrize("enlarged", [False, True])
+def test_a_place_belongs_to_the_head_with_the_nearest_centre(with_masks: bool, enlarged: bool) -> None:
+    """By all stages but the deepest; here none has to be brought to the grid of another."""
+    deepest, *fine = (torch.randn(3, 4 + n, 4, 4, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    fine = fine[: 1 + enlarged]
+    masks = torch.rand(3, 4, 4, generator=seeded()) if with_masks else None
+    locator = Locator([maps.shape[1] for maps in (*fine, deepest)], heads=3)
+    small = locator.queries[-1].weight[:3].clone()
+    assert start_heads(locator, [((*fine, deepest), masks)], seeded(), share=0.1)
+    assert torch.equal(locator.queries[-1].weight[:3], small * 0.1)
 
-    features = standardised(fine)
-    places = [
-        features[b, :, y, x]
-        for b in range(3)
-        for y in range(4)
-        for x in range(4)
-        if masks is None or masks[b, y, x] > 0.5
-    ]
+    features = torch.cat([standardised(maps) for maps in fine], dim=1)
+    cells = [(b, y, x) for b in range(3) for y in range(4) for x in range(4)]
+    cells = [cell for cell in cells if masks is None or masks[cell] > 0.1]
+    places = [features[b, :, y, x] for b, y, x in cells]
     mean = sum(places) / len(places)
-    logits = locator.queries[1](features)[:, :3].movedim(1, -1)
-    logits = logits.flatten(0, 2) if masks is None else logits[masks > 0.5]
-    centres = locator.queries[1].weight[:3, :, 0, 0]  # from the mean, and longer or shorter by one factor
+    scored = sum(query(standardised(maps)) for query, maps in zip(locator.queries, fine, strict=False))
+    # The centres, seen from the mean, and longer or shorter by one factor.
+    centres = torch.cat([query.weight[:3, :, 0, 0] for query in list(locator.queries)[:-1]], dim=1)
     lengths = centres.square().sum(1)
     scale = lengths.mean().item() / 4.0  # the scale is such that lengths without it have the mean 4 / scale
-    for place, found in zip(places, logits, strict=True):
+    for place, (b, y, x) in zip(places, cells, strict=True):
         away = [(place - mean - centre / scale).square().sum().item() for centre in centres]
-        assert int(found.argmax()) == away.index(min(away))
+        assert int(scored[b, :3, y, x].argmax()) == away.index(min(away))
 
 
 def test_fewer_places_than_heads_change_nothing() -> None:
@@ -243,6 +244,21 @@ def test_a_run_that_was_cut_short_while_locating_goes_on(configured: Callable[..
     again = train(config, tmp_path / "cut", resume=True, quiet=True)
     one, other = load_checkpoint(whole.last).model, load_checkpoint(again.last).model
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_heads_start_from_the_places_that_the_config_says(configured: Callable[..., Config], tmp_path: Path) -> None:
+    """The first step is so small that where the heads started is where they are."""
+    fields = TINY_RUN | TINY_SYSTEMS["parts"] | {"model.system": "parts"}
+    rates = {"locator": 1e-12, "scout": 1e-3}
+    fields["schedule"] = [{"stage": "locate", "epochs": 1, "batch_size": 8, "learning_rates": rates}]
+    queries = []
+    for number, share in enumerate((0.0, 0.0, 0.7)):
+        run = train(configured(fields | {"loss.locate.start_share": share}), tmp_path / str(number), quiet=True)
+        model = load_run(run.folder).model
+        assert isinstance(model, Parts)
+        queries.append(model.locator.queries[0].weight)
+    assert torch.allclose(queries[0], queries[1])
+    assert not torch.allclose(queries[0], queries[2])
 
 
 def test_prototypes_start_at_the_means_of_their_classes() -> None:

@@ -172,6 +172,13 @@ class PartsModel(SystemSection):
         description="Heads locate in the image smoothed by a Gaussian of this many pixels, so that noise does not move "
         "them; crops are of the image itself.",
     )
+    magnify: float = Field(
+        1.0,
+        ge=1,
+        le=8,
+        description="Heads also locate by the earliest stage of the image enlarged by this factor, whose places are "
+        "finer; 1: by the image as it is.",
+    )
     head_dropout: float = Field(
         0.5, ge=0, lt=1, description="Probability that a head has no say in a step, so that every head knows the class."
     )

@@ -59,6 +59,13 @@ class LocateConfig(Section):
         description="What the object is: the masks of the data, or what stands out in the frozen features (their first "
         "principal components); auto: masks where the data has them.",
     )
+    start_share: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="The heads start from clusters of places that hold more of the object than this share; of thin "
+        "parts, such as legs and tails, a place holds little.",
+    )
     concentration: float = Field(
         8.0,
         ge=0,

@@ -93,11 +93,24 @@ class Backbone(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Any:
+        return self._fused(self._maps(self._normalised(images)))
+
+    def earliest(self, images: Tensor) -> Tensor:
+        """The map of the earliest stage alone, B×Ds×Hs×Ws; EfficientNets and their like compute nothing behind it."""
+        images = self._normalised(images)
+        network = self.network
+        if not isinstance(network, timm.models.efficientnet.EfficientNetFeatures) or min(network._stage_out_idx) < 1:
+            return self._maps(images)[0]
+        maps = network.bn1(network.conv_stem(images))
+        for block in network.blocks[: min(network._stage_out_idx)]:
+            maps = block(maps)
+        return maps
+
+    def _normalised(self, images: Tensor) -> Tensor:
         self._check_size(images.shape[-2], images.shape[-1])
         if images.dtype == torch.uint8:
             images = images.to(self.mean.dtype) / 255
-        images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
-        return self._fused(self._maps(images))
+        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         """One map per stage, B×Ds×Hs×Ws."""

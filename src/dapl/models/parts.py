@@ -145,22 +145,41 @@ def blurred(images: Tensor, deviation: float) -> Tensor:
     return F.conv2d(F.conv2d(padded, kernel, groups=len(kernel)), kernel.mT, groups=len(kernel))
 
 
+def enlarged(images: Tensor, factor: float, multiple: int) -> Tensor:
+    """Images enlarged by a factor, bilinear, to the nearest multiple of so many pixels. B×3×H×W → float B×3×H1×W1.
+
+    >>> enlarged(torch.zeros(1, 3, 224, 224, dtype=torch.uint8), 1.43, multiple=16).shape
+    torch.Size([1, 3, 320, 320])
+    """
+    if images.dtype == torch.uint8:
+        images = images.float() / 255
+    size = [max(1, round(side * factor / multiple)) * multiple for side in images.shape[-2:]]
+    return F.interpolate(images, size, mode="bilinear", align_corners=False)
+
+
 class Overview(nn.Module):
     """What the heads locate by: the stages of the backbone, of the image smoothed by a Gaussian of ``blur`` pixels.
 
     Noise of single pixels moves what is found in the sharp image by half a cell of the grid, and in the smoothed one
-    by a quarter (docs/parts.md).
+    by a quarter (docs/parts.md). With ``magnify`` above 1 the earliest stage of the image enlarged by that factor comes
+    first: its places are finer.
     """
 
-    def __init__(self, backbone: Backbone, blur: float) -> None:
+    def __init__(self, backbone: Backbone, blur: float, magnify: float) -> None:
         super().__init__()
-        self.backbone, self.blur = backbone, blur
+        self.backbone, self.blur, self.magnify = backbone, blur, magnify
 
     def extra_repr(self) -> str:
-        return f"blur={self.blur}"
+        return f"blur={self.blur}" + (f", magnify={self.magnify}" if self.magnify > 1 else "")
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        return self.backbone(blurred(images, self.blur))
+        if self.blur:
+            images = blurred(images, self.blur)
+        stages = self.backbone(images)
+        if self.magnify == 1:
+            return stages
+        multiple = self.backbone.patch or self.backbone.reduction
+        return self.backbone.earliest(enlarged(images, self.magnify, multiple)), *stages
 
 
 class Looker(nn.Module):
@@ -182,19 +201,24 @@ class Looker(nn.Module):
         crop_size: int,
         crop_side: float,
         blur: float = 0.0,
+        magnify: float = 1.0,
     ) -> None:
         super().__init__()
         self.backbone, self.locator = backbone, locator
-        self.evidence, self.crop_size, self.crop_side, self.blur = evidence, crop_size, crop_side, blur
+        self.evidence, self.crop_size, self.crop_side = evidence, crop_size, crop_side
+        self.blur, self.magnify = blur, magnify
 
     def extra_repr(self) -> str:
         said = f"evidence={self.evidence}, crop_size={self.crop_size}, crop_side={self.crop_side}"
-        return f"{said}, blur={self.blur}" if self.blur else said
+        said += f", blur={self.blur}" if self.blur else ""
+        return said + (f", magnify={self.magnify}" if self.magnify > 1 else "")
 
     @property
     def overview(self) -> nn.Module:
         """Images in, the stages that the heads locate by out. Made anew, so that no weight is registered twice."""
-        return Overview(self.backbone, self.blur) if self.blur else self.backbone
+        if self.blur or self.magnify > 1:
+            return Overview(self.backbone, self.blur, self.magnify)
+        return self.backbone
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         stages = self.overview(images)
@@ -271,11 +295,13 @@ class Parts(PrototypeModel):
         crop_size: int = 96,
         crop_side: float = 0.75,
         blur: float = 0.0,
+        magnify: float = 1.0,
         head_dropout: float = 0.5,
     ) -> None:
         super().__init__()
         self.heads, self.head_dropout = heads, head_dropout
-        self.looker = Looker(backbone, Locator(backbone.stage_channels, heads), evidence, crop_size, crop_side, blur)
+        locator = Locator((*backbone.stage_channels[: magnify > 1], *backbone.stage_channels), heads)
+        self.looker = Looker(backbone, locator, evidence, crop_size, crop_side, blur, magnify)
         channels = backbone.stage_channels[-1]
         self.scout = Scout(classes, heads, channels, head_dim)
         self.layers = HeadLayers(heads, channels, head_dim)

@@ -136,7 +136,7 @@ START_SHARPNESS = 4.0
 """How much higher a head's logit is at its own centre than at the mean place, for centres as far off as they are on
 average."""
 OTHER_STAGES = 0.1
-"""By how much the random queries of the other stages are made smaller, so that the centres decide at first."""
+"""By how much the random queries of the deepest stage are made smaller, so that the centres decide at first."""
 
 
 def k_means(places: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -167,25 +167,32 @@ def start_heads(
     locator: Locator,
     batches: Sequence[tuple[Sequence[Tensor], Tensor | None]],
     generator: torch.Generator,
+    share: float = 0.5,
 ) -> bool:
     """Query h becomes the one that is highest where features are as in cluster h of the object's places.
 
-    On the finest stage, with f standardised, μ its mean over objects and c_h the centres from there: the logit is
+    By all stages but the deepest, whose places know more of the image than of where they are. With f what these say of
+    a place, each standardised, μ its mean over objects and c_h the centres from there: the logit is
     s·(c_h·(f − μ) − ‖c_h‖²/2), which is highest for the nearest centre.
 
     Args:
         locator: its queries are set.
         batches: stages of B×Ds×Hs×Ws each, and the object B×H×W in [0, 1] on the finest grid; None: all places.
         generator: what k-means starts from.
+        share: of the object, above which a place is one of its places.
 
     Returns:
         False, and nothing was changed, where objects have fewer places than there are heads.
     """
-    stage = max(range(len(batches[0][0])), key=lambda s: batches[0][0][s].shape[-2:].numel())
+    number = max(1, len(locator.queries) - 1)
     found = []
     for stages, masks in batches:
-        places = standardised(stages[stage]).movedim(1, -1)
-        found.append((places.flatten(0, 2) if masks is None else places[masks > 0.5]).float().cpu())
+        grid = max((tuple(maps.shape[-2:]) for maps in stages), key=lambda size: size[0] * size[1])
+        same = [
+            F.interpolate(standardised(maps), grid, mode="bilinear", align_corners=False) for maps in stages[:number]
+        ]
+        places = torch.cat(same, dim=1).movedim(1, -1)
+        found.append((places.flatten(0, 2) if masks is None else places[masks > share]).float().cpu())
     places = torch.cat(found)
     if len(places) < locator.heads:
         return False
@@ -193,15 +200,18 @@ def start_heads(
     mean = places.mean(0)
     centres = k_means(places - mean, locator.heads, generator)
     scale = START_SHARPNESS / centres.square().sum(1).mean().clamp_min(torch.finfo(centres.dtype).tiny)
-    for number, query in enumerate(locator.queries):
+    offsets = -scale * (centres @ mean + centres.square().sum(1) / 2) / number
+    at = 0
+    for query in locator.queries:
         assert isinstance(query, nn.Conv2d)
         assert query.bias is not None
-        weight, bias = query.weight[: locator.heads], query.bias[: locator.heads]
-        if number == stage:
-            weight.copy_((scale * centres)[..., None, None])
-            bias.copy_(-scale * (centres @ mean + centres.square().sum(1) / 2))
+        own = centres[:, at : at + query.in_channels]
+        at += query.in_channels
+        if own.numel():
+            query.weight[: locator.heads] = (scale * own)[..., None, None]
+            query.bias[: locator.heads] = offsets
         else:
-            weight.mul_(OTHER_STAGES)
+            query.weight[: locator.heads] *= OTHER_STAGES
     return True
 
 
