@@ -100,7 +100,8 @@ class Comparison(Kept):
         order = {row["name"]: row for row in self.content["rows"]} | {row["name"]: row for row in rows}
         runs = [run for run in self.content["runs"] if run["name"] not in shared]
         runs += [run for run in later.content["runs"] if run["name"] in shared]
-        content = {**self.content, "rows": list(order.values()), "runs": runs}
+        seeds = self.content["seeds"] | {name: later.content["seeds"][name] for name in shared}
+        content = {**self.content, "rows": list(order.values()), "runs": runs, "seeds": seeds}
         return Comparison(self.name, content, f"{self.digest}{later.digest}")
 
     def with_seeds_of(self, other: Comparison | NotMeasured) -> Comparison:
