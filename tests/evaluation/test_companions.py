@@ -13,6 +13,7 @@ from dapl import metrics as M
 from dapl.batches.sources import grid_masks
 from dapl.common.errors import DaplError
 from dapl.common.seeds import generator
+from dapl.config import parse_config
 from dapl.data.build import build_splits
 from dapl.data.sample import Dataset
 from dapl.data.transforms import fit
@@ -22,8 +23,10 @@ from dapl.evaluation.statistics import ClassStatistic
 from dapl.metrics import functional as C
 from dapl.metrics import functional as F
 from dapl.runs.loading import load_run
+from dapl.training.trainer import train
 
-SIZE = 64
+from .conftest import SIZE, tiny_config
+
 HALF, PATCH, BLUR = round(36 * SIZE / 224), round(32 * SIZE / 224), round(10 * SIZE / 224)
 
 
@@ -46,7 +49,7 @@ def by_hand(folder: Path) -> dict[str, float]:
     found = C.corresponding_parts(maps, keypoints, visible, SIZE, HALF)
     consistency = M.Consistency(len(model.prototypes), len(test.parts))
     consistency.update(found, visible, named)
-    noisy = C.perturb(images, model.backbone.std.flatten(), [generator(0, "noise", n) for n in range(len(test))])
+    noisy = C.perturb(images, (0.229, 0.224, 0.225), [generator(0, "noise", n) for n in range(len(test))])
     again = C.corresponding_parts(model.activation_maps(noisy, named), keypoints, visible, SIZE, HALF)
     stability = M.Stability(len(model.prototypes))
     stability.update(found, again, named, visible)
@@ -109,6 +112,16 @@ def test_companions_are_those_of_the_classes(run: Path):
     text = table(result)
     assert "stability took one pass over the images, with noise" in text
     assert "purity took one pass over the training images" in text
+
+
+def test_the_noise_of_stability_does_not_depend_on_what_a_backbone_normalises_by(tmp_path: Path):
+    values = tiny_config(tmp_path / "cache").model_dump(mode="json")
+    values["model"]["backbone"]["name"] = "test_convnext"
+    run = train(parse_config(values), tmp_path / "run", quiet=True).folder
+    assert load_run(run).model.backbone.std.eq(0.5).all()
+    stability = evaluate(run, metrics="stability", quiet=True)["stability"]
+    assert stability == pytest.approx(by_hand(run)["stability"], abs=1e-6)  # the mean of some shares in float32
+    assert stability < 1
 
 
 def test_companions_with_passes_of_their_own_run_only_when_asked_for(evaluated):

@@ -185,14 +185,17 @@ def test_the_noise_is_the_published_one_after_normalisation() -> None:
 
 
 def test_the_noise_in_a_real_backbone() -> None:
-    backbone = create_backbone("test_efficientnet", weights="random").eval()
+    """The published one in the image, also where a backbone does not normalise by ImageNet's deviations."""
+    assert pytest.approx(STD.flatten().tolist()) == C.PUBLISHED_STD
+    backbone = create_backbone("test_resnet", weights="random").eval()
     received: list[torch.Tensor] = []
     backbone.network.register_forward_pre_hook(lambda _, inputs: received.append(inputs[0]))
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=generator(3))
     with torch.no_grad():
         backbone(images)
-        backbone(C.perturb(images, backbone.std, generator(4)))
-    wanted = (torch.randn(images.shape, generator=generator(4)) * 0.2).clamp(-0.25, 0.25)
+        backbone(C.perturb(images, C.PUBLISHED_STD, generator(4)))
+    wanted = (torch.randn(images.shape, generator=generator(4)) * 0.2).clamp(-0.25, 0.25) * STD / 0.5
+    assert backbone.std.eq(0.5).all()
     torch.testing.assert_close(received[1] - received[0], wanted, atol=2e-6, rtol=0)
 
 

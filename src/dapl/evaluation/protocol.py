@@ -61,8 +61,8 @@ class EvaluationProtocol:
     share of the object; ``blob``: a blob of equal area inside the object; ``anywhere``: the region rolled to any place.
     ``auto`` is object where the data has masks, else anywhere."""
     attack_epsilon: float = 0.4
-    """Spatial misalignment: the largest change of a pixel, in standard deviations of its channel as the backbone
-    normalises it (0.4 is about 23 of 255)."""
+    """Spatial misalignment: the largest change of a pixel, in standard deviations of ImageNet's channels (0.4 is about
+    23 of 255)."""
     attack_steps: int = 10
     """Steps of projected gradient descent."""
     attack_images: int = 200

@@ -284,7 +284,7 @@ class ModelView(BatchView):
     def corresponding_with_noise(self) -> Tensor | None:
         """bool B×M×K: `corresponding` of the same images with noise. One pass."""
         noise = [generator(self.protocol.seed, "noise", index) for index in self.indices.tolist()]
-        noisy = F.perturb(self.pixels, self.model.backbone.std.flatten(), noise)  # type: ignore[union-attr,operator]
+        noisy = F.perturb(self.pixels, F.PUBLISHED_STD, noise)
         with self.run_data.processes.autocast():
             embedding = self.model.embed(self.model.extractor(noisy)).float()
         near = self._parts_near(self.model.maps(embedding, self.named))
@@ -350,7 +350,7 @@ class ModelView(BatchView):
             lambda changed: model(changed).scores.gather(1, prototype.unsqueeze(1)),
             images,
             allowed,
-            protocol.attack_epsilon * model.backbone.std.flatten(),  # type: ignore[union-attr,operator]
+            protocol.attack_epsilon * torch.tensor(F.PUBLISHED_STD, device=images.device),
             protocol.attack_steps,
             [generator(protocol.seed, "attack", index) for index in self.indices[rows].tolist()],
         )

@@ -31,6 +31,7 @@ from dapl.metrics.functional.background import (
     share_counts,
 )
 from dapl.metrics.functional.consistency import (
+    PUBLISHED_STD,
     consistency,
     consistent_prototypes,
     corresponding_parts,

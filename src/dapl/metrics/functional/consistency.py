@@ -26,6 +26,10 @@ from dapl.metrics.functional.checks import (
 )
 from dapl.metrics.functional.regions import column_and_row, first_of_highest, flat_maps, on_pixels, pair
 
+PUBLISHED_STD = (0.229, 0.224, 0.225)
+"""The deviations of ImageNet's channels, by which the papers' images were normalised. Noise and attacks that are
+published for normalised images are meant in these units, whatever the backbone at hand normalises by."""
+
 
 def visible_keypoints(keypoints: Tensor, visible: Tensor, size: int | tuple[int, int]) -> Tensor:
     """The parts that count in an image: those visible whose keypoint lies in the image (after a crop, say).
@@ -224,17 +228,17 @@ def perturb(
     noise_std: float = 0.2,
     clip: float = 0.25,
 ) -> Tensor:
-    r"""Images with noise that is, *after the model has normalised them*, the published one.
+    r"""Images with noise that is, in images normalised by σ, the published one.
 
     .. math:: x + \sigma_c \cdot \xi, \qquad \xi = \text{clip}(n, \pm 0.25), \quad n \sim \mathcal{N}(0, 0.2^2)
 
-    Our models take images in [0, 1] and compute :math:`(x - \mu_c) / \sigma_c` themselves, so noise of :math:`\sigma_c
-    \xi` becomes noise of :math:`\xi` there; :math:`\mu` cancels. The result may leave [0, 1] and is not clamped: a
-    clamp would change the distribution.
+    Images are in [0, 1]; :math:`(x - \mu_c) / \sigma_c` makes noise of :math:`\xi` out of :math:`\sigma_c \xi`, and
+    :math:`\mu` cancels. The result may leave [0, 1] and is not clamped: a clamp would change the distribution.
 
     Args:
         images: (…, channels, H, W), uint8, or floating point in [0, 1].
-        std: σ, one number per channel: ``model.backbone.std``.
+        std: σ, one number per channel: `PUBLISHED_STD`, so that all models meet the same noise. A backbone that
+            normalises by other numbers would meet another: with 0.5 for each channel, noise twice as strong.
         generator: one for all images, or one per image (the first axis) as `dapl.common.seeds.generator` makes
             them, so that the noise of an image depends on neither batch nor process.
         noise_std: 0.2 as published.
