@@ -21,7 +21,7 @@ from dapl.explain.draw import OVERLAY_SIDE, head_colour, is_dashed
 from dapl.explain.parts import ImageFacts, ModelRecords, heat_of, locate, slots_of, squares_of
 from dapl.explain.patches import Box, Patch, PatchSource, close_up_of
 from dapl.metrics.naming import Parts, background_share, background_warning, plain_name
-from dapl.models.contract import FeatureTensors, Output, PrototypeModel, rows_of
+from dapl.models.contract import Output, PrototypeModel
 from dapl.runs.outlines import Ends
 from dapl.runs.schemas import PrototypeRecord
 
@@ -37,8 +37,6 @@ class ModelPass:
 
     images: Tensor
     """uint8 B×3×S×S."""
-    features: FeatureTensors
-    """What the extractor gave."""
     output: Output
 
 
@@ -266,8 +264,7 @@ def run_pass(model: PrototypeModel, images: Tensor) -> ModelPass:
         raise DaplError(
             "this model has no prototypes, so there is nothing that explains its answer; take a run of another system."
         )
-    features = model.extractor(images.to(model.prototypes.vectors.device))
-    return ModelPass(images, features, model.from_features(features))
+    return ModelPass(images, model(images.to(model.prototypes.vectors.device)))
 
 
 def logits_of(model: PrototypeModel, done: ModelPass, switched_off: Collection[int] = ()) -> Tensor:
@@ -390,9 +387,10 @@ def _common_fields(
     prototypes, side = model.prototypes, int(done.images.shape[-1])
     named = torch.tensor([listed], device=prototypes.vectors.device)
     locations = done.output.locations[row : row + 1].gather(1, named)
-    attention = model.evidence_maps(rows_of(done.features, slice(row, row + 1)), named, locations)
-    maps = model.maps(done.output.embedding[row : row + 1].float(), named)[0]
-    squares = squares_of(model, done.output.embedding, row, named[0])
+    embedding = done.output.embedding[row : row + 1].float()
+    attention = model.evidence_maps(embedding, named, locations)
+    maps = model.maps(embedding, named)[0]
+    squares = squares_of(model, embedding, 0, named[0])
     found, heat = locate(model, maps, side, facts, squares), heat_of(model, maps, side, OVERLAY_SIDE)
     scores, heads = done.output.scores[row].tolist(), prototypes.group_of.tolist()
     slots, places = slots_of(model), locations[0].tolist()

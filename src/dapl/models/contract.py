@@ -18,15 +18,6 @@ FeatureTensors = Any
 """What the extractor of a system gives: a tensor, or a tuple of them, each with B rows. A system knows which."""
 
 
-def rows_of(features: FeatureTensors, rows: slice | Tensor) -> FeatureTensors:
-    """The features of some of the images.
-
-    >>> rows_of((torch.rand(4, 8), torch.rand(4, 2)), slice(0, 1))[1].shape
-    torch.Size([1, 2])
-    """
-    return map_features(lambda one: one[rows], features)
-
-
 def map_features(function: Callable[[Tensor], Any], features: FeatureTensors) -> Any:
     """``function`` of the tensor, or the tuple of what it gives for each.
 
@@ -58,6 +49,8 @@ class Embedding:
     squares: Tensor | None = None
     """B×G×3: the square that each head saw, and no pixel more: centre x, y and side, as shares of the image; None
     where a head may have seen all of the image."""
+    tokens: Tensor | None = None
+    """B×D×H×W: what attention took the values from, of a system that has attention; else None."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -183,11 +176,11 @@ class PrototypeModel(nn.Module, ABC):
         flat = maps.flatten(0, -3).unsqueeze(1)
         return F.interpolate(flat, size=size, mode="bicubic", align_corners=False).view(*maps.shape[:-2], *size)
 
-    def evidence_maps(self, features: FeatureTensors, prototypes: Tensor, locations: Tensor) -> Tensor | None:
+    def evidence_maps(self, embedding: Embedding, prototypes: Tensor, locations: Tensor) -> Tensor | None:
         """From where in the image the embedding at a location took its values, B×M×H×W, each summing to 1.
 
         None for a system whose embedding at a location is made of what is there and no more: its activation map says
-        all. Shapes: features B×D0×H×W, prototypes and locations long B×M.
+        all. Shapes: prototypes and locations long B×M.
         """
         return None
 

@@ -89,7 +89,8 @@ class Dapl(PrototypeModel):
         self.classifier = ClassWeights(classes, heads)
 
     def embed(self, features: Tensor) -> Embedding:
-        return Embedding(self.prototypes.comparable(self.attention(self.addon(features))))
+        tokens = self.addon(features)
+        return Embedding(self.prototypes.comparable(self.attention(tokens)), tokens=tokens)
 
     def classify(self, scores: Tensor) -> Tensor:
         return self.classifier((scores * self.prototypes.kept).unflatten(1, (-1, self.heads)))
@@ -108,7 +109,9 @@ class Dapl(PrototypeModel):
     def field_share(self, image_size: int) -> float:
         return 1.0  # attention takes the value at each location from all of them
 
-    def evidence_maps(self, features: Tensor, prototypes: Tensor, locations: Tensor) -> Tensor:
-        images = torch.arange(len(features), device=features.device).unsqueeze(1)
-        attention = self.attention_weights(features)[images, self.prototypes.group_of[prototypes], locations]
-        return attention.unflatten(2, features.shape[-2:])
+    def evidence_maps(self, embedding: Embedding, prototypes: Tensor, locations: Tensor) -> Tensor:
+        tokens = embedding.tokens
+        assert tokens is not None
+        images = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
+        attention = self.attention.weights(tokens)[images, self.prototypes.group_of[prototypes], locations]
+        return attention.unflatten(2, tokens.shape[-2:])
