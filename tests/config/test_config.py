@@ -70,7 +70,7 @@ def test_every_config_can_be_read() -> None:
 
 
 def test_the_table_of_all_of_cub_is_complete_on_both_kinds_of_features() -> None:
-    """Each config on features of birds differs from its namesake in the backbone alone; parts also in finer places."""
+    """Each config on features of birds differs from its namesake in the backbone alone; parts in how it locates too."""
     baselines = {"blackbox", "protopnet", "protopnet-cosine", "protopshare", "pixpnet"}
     ours = {"dapl-8", "dapl-16", "dapl-32", "dapl-cosine", "dapl-fg", "parts"}
     files = sorted((CONFIGS / "cub200-inat").glob("*.yaml"))
@@ -80,10 +80,10 @@ def test_the_table_of_all_of_cub_is_complete_on_both_kinds_of_features() -> None
         assert (birds.model.backbone.name, birds.model.backbone.weights) == ("mobilenetv2_100", "inat_birds")
         backbone = birds.model.backbone.model_copy(update={"name": plain.model.backbone.name, "weights": "auto"})
         changed = {"model": birds.model.model_copy(update={"backbone": backbone})}
-        if path.stem == "parts":  # they were chosen on these features
-            locate = birds.loss.locate.model_copy(update={"start_share": 0.5, "concentration": 8.0})
+        if path.stem in ("parts", "parts-blur"):  # how they locate was chosen on these features
             changed["model"] = changed["model"].model_copy(update={"magnify": 1.0})
-            changed["loss"] = birds.loss.model_copy(update={"locate": locate})
+            changed["loss"] = birds.loss.model_copy(update={"locate": plain.loss.locate})
+            changed["schedule"] = [plain.schedule[0], *birds.schedule[1:]]
         assert birds.model_copy(update=changed) == plain, path.stem
         boxes = load_config(path, {"data.crop": "box"})
         assert boxes.data.crop == "box"  # type: ignore[union-attr]

@@ -30,7 +30,15 @@ from dapl.runs.checkpoint import load_checkpoint
 from dapl.runs.loading import load_run
 from dapl.runs.run import Run
 from dapl.training import losses
-from dapl.training.parts import LocateObjective, discriminants, discriminate, feature_foreground, k_means, start_heads
+from dapl.training.parts import (
+    LocateObjective,
+    discriminants,
+    discriminate,
+    feature_foreground,
+    k_means,
+    start_heads,
+    variation,
+)
 from dapl.training.projection import set_to_class_means
 from dapl.training.trainer import train
 
@@ -82,6 +90,40 @@ def test_a_place_belongs_to_the_head_with_the_nearest_centre(with_masks: bool, e
     for place, (b, y, x) in zip(places, cells, strict=True):
         away = [(place - mean - centre / scale).square().sum().item() for centre in centres]
         assert int(scored[b, :3, y, x].argmax()) == away.index(min(away))
+
+
+def test_variation_by_loop() -> None:
+    maps = torch.randn(2, 3, 4, 5, generator=seeded())
+    on_object = torch.rand(2, 4, 5, generator=seeded()) > 0.3
+    on_object[0, 0], on_object[0, 1] = torch.tensor([True, False, False, False, False]), False  # one stands alone
+    found = variation(maps, on_object)
+    for b, y, x in itertools.product(range(2), range(4), range(5)):
+        beside = [(y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)]
+        beside = [(v, u) for v, u in beside if 0 <= v < 4 and 0 <= u < 5 and on_object[b, v, u]]
+        if on_object[b, y, x]:
+            each = [float((maps[b, :, y, x] - maps[b, :, v, u]).square().sum()) / 3 for v, u in beside]
+            assert found[b, y, x].item() == pytest.approx(sum(each) / len(each) if each else 0.0, rel=1e-5)
+    assert found[0, 0, 0] == 0
+
+
+def test_heads_start_where_features_vary() -> None:
+    """Half of the object is even up to a trace, the other half is stripes of two kinds: both heads start on those."""
+    bright, dark = torch.tensor([9.0, 0.0, 0.0, 0.0]), torch.tensor([0.0, 9.0, 0.0, 0.0])
+    maps = torch.tensor([0.0, 0.0, 9.0, 0.0]).view(1, 4, 1, 1) + 0.01 * torch.randn(1, 4, 8, 8, generator=seeded())
+    maps[0, :, :, 4::2], maps[0, :, :, 5::2] = bright.view(4, 1, 1), dark.view(4, 1, 1)
+    masks = torch.ones(1, 8, 8)
+    masks[:, :, 3] = 0  # between them, so that no place of the even half is beside a stripe
+
+    def owners(power: float) -> list[Tensor]:
+        locator = Locator((4,), heads=2)
+        assert start_heads(locator, [((maps,), masks)], seeded(), power=power)
+        owner = locator.queries[0](standardised(maps))[0, :2].argmax(0)
+        return [owner[0, 0], owner[0, 4], owner[0, 5]]
+
+    even, one, other = (int(place) for place in owners(power=0))
+    assert one == other != even  # three kinds of places and two heads: the even one is half of all
+    _, one, other = (int(place) for place in owners(power=4))
+    assert one != other
 
 
 def test_fewer_places_than_heads_change_nothing() -> None:

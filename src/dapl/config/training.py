@@ -66,6 +66,13 @@ class LocateConfig(Section):
         description="The heads start from clusters of places that hold more of the object than this share; of thin "
         "parts, such as legs and tails, a place holds little.",
     )
+    start_variation: float = Field(
+        0.0,
+        ge=0,
+        le=LARGEST_WEIGHT,
+        description="Places count in these clusters by how much features vary around them, to this power: more heads "
+        "then start at eyes and throats, fewer on even flanks; 0: all places alike.",
+    )
     concentration: float = Field(
         8.0,
         ge=0,

@@ -129,6 +129,8 @@ def feature_foreground(batches: Sequence[Sequence[Tensor]]) -> FeatureForeground
 
 MOST_PLACES = 20_000
 """Places of objects that are clustered; more of them change little and take time."""
+LEAST_WEIGHT = 1e-12
+"""Of a place among those that are drawn to be clustered, beside 1 of the one with the most variation."""
 K_MEANS_TRIES = 30
 """Starts of k-means, of which the one with the nearest centres is taken."""
 K_MEANS_ROUNDS = 30
@@ -162,12 +164,34 @@ def k_means(places: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return min(tries, key=lambda tried: tried[0])[1]
 
 
+def variation(maps: Tensor, on_object: Tensor) -> Tensor:
+    """How different a place is from those beside, above and below it that are on the object too.
+
+    The mean over these of ‖f(l) − f(l')‖²/D, and 0 where there are none. It is high around eyes, beaks and patches of
+    colour, and low on even plumage. Shapes: maps B×D×H×W, on_object bool B×H×W → B×H×W.
+
+    >>> maps = torch.tensor([[[[0.0, 0.0, 2.0, 9.0]]]])
+    >>> variation(maps, torch.tensor([[[True, True, True, False]]]))
+    tensor([[[0., 2., 4., 0.]]])
+    """
+    sums, counts = torch.zeros_like(maps[:, 0]), torch.zeros_like(maps[:, 0])
+    for axis in (1, 2):
+        pairs = maps.shape[axis + 1] - 1
+        both = on_object.narrow(axis, 0, pairs) & on_object.narrow(axis, 1, pairs)
+        differences = maps.diff(dim=axis + 1).square().mean(1) * both
+        for start in (0, 1):  # a pair counts for both of its places
+            sums.narrow(axis, start, pairs).add_(differences)
+            counts.narrow(axis, start, pairs).add_(both)
+    return sums / counts.clamp_min(1)
+
+
 @torch.no_grad()
 def start_heads(
     locator: Locator,
     batches: Sequence[tuple[Sequence[Tensor], Tensor | None]],
     generator: torch.Generator,
     share: float = 0.5,
+    power: float = 0.0,
 ) -> bool:
     """Query h becomes the one that is highest where features are as in cluster h of the object's places.
 
@@ -180,23 +204,33 @@ def start_heads(
         batches: stages of B×Ds×Hs×Ws each, and the object B×H×W in [0, 1] on the finest grid; None: all places.
         generator: what k-means starts from.
         share: of the object, above which a place is one of its places.
+        power: places are drawn with chances in proportion to their `variation` to this power; 0: each once.
 
     Returns:
         False, and nothing was changed, where objects have fewer places than there are heads.
     """
     number = max(1, len(locator.queries) - 1)
-    found = []
+    found, varying = [], []
     for stages, masks in batches:
         grid = max((tuple(maps.shape[-2:]) for maps in stages), key=lambda size: size[0] * size[1])
         same = [
             F.interpolate(standardised(maps), grid, mode="bilinear", align_corners=False) for maps in stages[:number]
         ]
-        places = torch.cat(same, dim=1).movedim(1, -1)
-        found.append((places.flatten(0, 2) if masks is None else places[masks > share]).float().cpu())
+        maps = torch.cat(same, dim=1)
+        on_object = torch.ones_like(maps[:, 0], dtype=torch.bool) if masks is None else masks > share
+        found.append(maps.movedim(1, -1)[on_object].float().cpu())
+        if power:
+            varying.append(variation(maps, on_object)[on_object].float().cpu())
     places = torch.cat(found)
     if len(places) < locator.heads:
         return False
-    places = places[torch.randperm(len(places), generator=generator)[:MOST_PLACES]]
+    if power:
+        weights = torch.cat(varying)
+        weights = (weights / weights.max().clamp_min(LEAST_WEIGHT)).pow(power).clamp_min(LEAST_WEIGHT)
+        chosen = torch.multinomial(weights, MOST_PLACES, replacement=True, generator=generator)
+    else:
+        chosen = torch.randperm(len(places), generator=generator)[:MOST_PLACES]
+    places = places[chosen]
     mean = places.mean(0)
     centres = k_means(places - mean, locator.heads, generator)
     scale = START_SHARPNESS / centres.square().sum(1).mean().clamp_min(torch.finfo(centres.dtype).tiny)

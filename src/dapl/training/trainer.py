@@ -225,8 +225,8 @@ class Trainer(RunState):
                 stages = objective.stages(batch)
                 grid = max((maps.shape[-2:] for maps in stages), key=lambda shape: shape.numel())
                 looked.append((stages, objective.object_masks(batch, stages, grid)))
-        share = self.config.loss.locate.start_share
-        start_heads(self.model.locator, looked, generator(self.config.seed, "heads"), share)
+        weights, random = self.config.loss.locate, generator(self.config.seed, "heads")
+        start_heads(self.model.locator, looked, random, weights.start_share, weights.start_variation)
 
     def _sample(self, stage: LocateStage) -> Iterator[Batch]:
         """Up to `FOREGROUND_SAMPLE` training images, spread over all; every process looks at the same ones."""
