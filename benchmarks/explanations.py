@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import Ratio, ratio, show
-from dapl.config import Config, CubData, ToyBirdsData
+from dapl.config import Config, CubData, ToyBirdsData, parse_config
 from dapl.data.build import build_splits
 from dapl.data.sample import Splits
 from dapl.data.transforms import fit
@@ -39,6 +39,8 @@ def ratios() -> Iterator[Ratio]:
     config = Config(data=CubData(classes=10) if os.environ.get("DAPL_CUB") else ToyBirdsData())
     splits = build_splits(config.data)
     yield from _ratios(config, splits, list(splits.test.classes), "")
+    ours = parse_config({"model": {"system": "parts", "backbone": {"stages": [-2, "head"]}}}).model
+    yield from _ratios(config.model_copy(update={"model": ours}), splits, list(splits.test.classes), ", parts")
     backbone = config.model.backbone.model_copy(update={"name": "densenet161", "weights": "random"})
     paper = config.model_copy(update={"model": config.model.model_copy(update={"backbone": backbone})})
     yield from _ratios(paper, splits, [f"class {number}" for number in range(200)], ", DenseNet-161 and 200 classes")

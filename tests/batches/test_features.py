@@ -25,6 +25,8 @@ from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
 
+from ..conftest import TINY_RUN, TINY_SYSTEMS
+
 
 @torch.no_grad()
 def test_each_view_is_the_backbone_on_that_image(
@@ -121,11 +123,11 @@ def test_features_that_float16_cannot_hold_are_refused(
 def test_the_size_of_the_cache_counts_every_map_and_its_type(
     two_maps: Backbone, configured: Callable[..., Config], run_data_of: Callable[[Config], RunData]
 ) -> None:
-    numbers = 18 * (48 * 4 * 4 + 256 * 2 * 2)
+    numbers, model = 18 * (48 * 4 * 4 + 256 * 2 * 2), SimpleNamespace(extractor=two_maps, overview=two_maps)
     for kind, size in (("float32", 4), ("float16", 2)):
         for limit, kept in ((1.01, True), (0.99, False)):
             limits = {"cache.limit_gb": limit * numbers * size / 2**30, "cache.feature_type": kind}
-            source = run_data_of(configured(limits)).source("train", SimpleNamespace(extractor=two_maps))  # type: ignore[arg-type]
+            source = run_data_of(configured(limits)).source("train", model)  # type: ignore[arg-type]
             assert isinstance(source, FeatureSource) == kept
 
 
@@ -236,3 +238,40 @@ def test_the_held_out_images_share_the_files_of_train(
     files = list((tmp_path / "cache").glob("*-features.npy"))
     assert len(files) == 1
     assert np.load(files[0], mmap_mode="r").shape[:2] == (18, 1)
+
+
+@pytest.mark.parametrize("blur", [0.0, 1.0])
+def test_what_heads_located_by_is_not_made_again(
+    configured: Callable[..., Config],
+    run_data_of: Callable[[Config], RunData],
+    blur: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the features of the overview are kept, only the crops pass through the backbone: to the same last bits."""
+    passed: list[int] = []
+
+    def counting(self: Backbone, images: Tensor) -> Any:
+        passed.append(len(images))
+        return forward(self, images)
+
+    forward = Backbone.forward
+    monkeypatch.setattr(Backbone, "forward", counting)
+    found = []
+    for kept in (False, True):
+        fields = {**TINY_RUN, "model.system": "parts", **TINY_SYSTEMS["parts"], "model.blur": blur}
+        config = configured({**fields, "cache.folder": str(tmp_path / f"kept {kept}")})
+        run_data, parts = run_data_of(config), build_model(config.model, 3)
+        parts.requires_grad_(False)
+        run_data.share(parts.extractor)
+        if kept:
+            run_data.share(parts.overview)
+            run_data.source("train", parts, "flip", parts.overview, both=True)
+        passed.clear()
+        source = run_data.source("train", parts)
+        heads = config.model.heads  # type: ignore[union-attr]
+        images = {count for count in passed if count > 1 and count % heads}  # 1: how large the features are
+        assert bool(images) is not kept, "the images themselves passed through the backbone"
+        (batch,) = source.batches(in_order(len(source), 100))
+        found.append(batch.features)
+    assert all(torch.equal(anew, known) for anew, known in zip(*found, strict=True))

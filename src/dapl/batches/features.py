@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from dapl.batches.cache import flush, new_array, open_array
-from dapl.batches.sources import Features, ImageSource, company, filled, finest_grid, grid_masks, in_order
+from dapl.batches.sources import (
+    Features,
+    ImageSource,
+    ImagesWithFeatures,
+    company,
+    filled,
+    finest_grid,
+    grid_masks,
+    in_order,
+)
 from dapl.common.errors import DaplError
 from dapl.common.files import mark_as_cache, replacing
 from dapl.common.progress import Advance
@@ -64,8 +73,8 @@ def features_key(
 
 
 def compute_features(
-    backbone: nn.Module,
-    source: ImageSource,
+    extractor: nn.Module,
+    source: ImageSource | ImagesWithFeatures,
     views: int,
     batch_size: int,
     processes: Processes,
@@ -73,11 +82,12 @@ def compute_features(
     half: bool = False,
     allocate: Allocate = lambda name, shape, kind: np.empty(shape, kind),
 ) -> Features:
-    """Pass every image of ``source`` (and, for a second view, its mirror image) through the backbone.
+    """Pass every image of ``source`` (and, for a second view, its mirror image) through the extractor.
 
-    Each tensor that the backbone gives has an array of its own; with ``half`` it is rounded to float16.
+    Features that the source has beside its images are those of the overview: the extractor does not make them again.
+    Each tensor that it gives has an array of its own; with ``half`` it is rounded to float16.
     """
-    backbone.eval()
+    extractor.eval()
     kind = np.float16 if half else np.float32
     arrays: list[np.ndarray] = []
     masks: np.ndarray | None = None
@@ -89,8 +99,9 @@ def compute_features(
             for view in range(views):
                 images, pixel_masks = _view(batch.images, view), _view(batch.masks, view)
                 assert images is not None
+                known = () if batch.features is None or view else (batch.to(processes.device).features,)
                 with processes.autocast():
-                    given = map_features(lambda one: one.float().cpu(), backbone(images.to(processes.device)))
+                    given = map_features(lambda one: one.float().cpu(), extractor(images.to(processes.device), *known))
                 several = isinstance(given, tuple)
                 tensors = given if several else (given,)
                 if not arrays:

@@ -136,7 +136,9 @@ class RunData:
         views = {"none": 1, "flip": 2}.get(kind)
         if views is None or not self.config.cache.features:
             return self.images(split, kind)
-        features = self._features(split, extractor or model.extractor, views)
+        looks_twice = extractor is None and model.overview is not model.extractor
+        overview = model.overview if looks_twice else None
+        features = self._features(split, extractor or model.extractor, views, overview)
         if features is None:
             return self.images(split, kind)
         dataset = self.dataset(split)
@@ -170,7 +172,9 @@ class RunData:
         opened = (open_features(self.folder, key, base.has_masks, self._half) for key in keys)
         return next((features for features in opened if features is not None), None)
 
-    def _features(self, split: Split, extractor: nn.Module, views: int) -> Features | None:
+    def _features(
+        self, split: Split, extractor: nn.Module, views: int, overview: nn.Module | None = None
+    ) -> Features | None:
         base, _ = base_rows(self.dataset(split))
         weights = digest(extractor)
         # Features of both views are made at once where a later stage wants both.
@@ -201,14 +205,23 @@ class RunData:
                 f"{self.config.cache.total_gb:g}, so every epoch passes its images through the backbone"
             )
             return None
-        return self._make_features(base, extractor, views, keys[0], on_disk)
+        return self._make_features(base, extractor, views, keys[0], on_disk, self._overview_features(split, overview))
+
+    def _overview_features(self, split: Split, overview: nn.Module | None) -> Features | None:
+        """What the heads located by, where it is kept to the last bit, so that it need not be made again."""
+        if overview is None or self._half:
+            return None
+        return self._kept_features(split, self._feature_keys(split, digest(overview), 1))
 
     def _make_features(
-        self, base: Dataset, extractor: nn.Module, views: int, key: str, on_disk: bool
+        self, base: Dataset, extractor: nn.Module, views: int, key: str, on_disk: bool, known: Features | None
     ) -> Features | None:
         data = self.config.data
         pixels = self._load_pixels(base)
+        source: ImageSource | ImagesWithFeatures
         source = ImageSource(base, pixels, data.image_size, data.fit, "none", self._workers("none", pixels))
+        if known is not None:
+            source = ImagesWithFeatures(source, FeatureSource(known, range(len(base)), base.labels, views=1))
 
         def compute(*allocate) -> Features:
             size = self.config.runtime.evaluation_batch

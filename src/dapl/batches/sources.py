@@ -183,7 +183,7 @@ def _picked(values: Tensor, rows: Tensor, view: Tensor) -> Tensor:
 
 
 class ImagesWithFeatures:
-    """Images and, beside each, the features that are kept of it: to be shown it needs no pass through the backbone."""
+    """Images and, beside each, features that are kept of it, so that these need not be made again."""
 
     def __init__(self, images: ImageSource, features: FeatureSource) -> None:
         self.images, self.features, self.labels = images, features, images.labels

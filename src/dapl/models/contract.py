@@ -109,8 +109,11 @@ class PrototypeModel(nn.Module, ABC):
 
     @property
     def overview(self) -> nn.Module:
-        """From images to what a system locates by before it looks closer; the backbone where there is no such step."""
-        return self.backbone
+        """From images to what a system locates by before it looks closer; the extractor where there is no such step.
+
+        Where there is one, the extractor takes what this gave as a second argument, if it is known already.
+        """
+        return self.extractor
 
     @abstractmethod
     def embed(self, features: FeatureTensors) -> Embedding:

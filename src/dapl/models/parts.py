@@ -190,7 +190,7 @@ class Looker(nn.Module):
     the crop can have a say in it.
 
     Shapes: images B×3×H0×W0 → seen B×N×D, where B×N×H×W, which is 1 at its highest place, and for ``crop`` the squares
-    B×N×3 of `crop_squares`.
+    B×N×3 of `crop_squares`. ``stages``: what the overview gave of these images, where that is known.
     """
 
     def __init__(
@@ -220,8 +220,9 @@ class Looker(nn.Module):
             return Overview(self.backbone, self.blur, self.magnify)
         return self.backbone
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        stages = self.overview(images)
+    def forward(self, images: Tensor, stages: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+        if stages is None:
+            stages = self.overview(images)
         owned = self.locator(stages)
         maps = owned[:, : self.locator.heads]
         where = smoothed(maps)
