@@ -32,6 +32,7 @@ from .test_config import message_of
         ("dapl", "merge", "merge is for protopshare; dapl cannot share them."),
         ("pixpnet", "merge", "merge is for protopshare; pixpnet cannot share them."),
         ("dapl", "locate", "locate is for parts, not for dapl."),
+        ("protopnet", "weigh_heads", "weigh_heads is for dapl and parts, not for protopnet."),
         ("blackbox", "merge", "merge is for protopshare; blackbox cannot share them."),
     ],
 )
@@ -58,11 +59,21 @@ def test_heads_of_parts_look_at_each_stage_by_itself(tmp_path: Path) -> None:
 
 
 SUITABLE = {
-    "dapl": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure"},
+    "dapl": {"warm_up", "joint", "project", "weigh_heads", "last_layer", "prune", "prune_impure"},
     "protopnet": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure", "merge"},
     "protopshare": {"warm_up", "joint", "project", "last_layer", "prune", "prune_impure", "merge"},
     "pixpnet": {"warm_up", "joint", "project", "prune", "prune_impure"},
-    "parts": {"locate", "discriminate", "warm_up", "joint", "project", "last_layer", "prune", "prune_impure"},
+    "parts": {
+        "locate",
+        "discriminate",
+        "warm_up",
+        "joint",
+        "project",
+        "weigh_heads",
+        "last_layer",
+        "prune",
+        "prune_impure",
+    },
     "blackbox": {"warm_up", "joint", "last_layer"},
 }
 

@@ -34,8 +34,10 @@ from dapl.training.stages import (
     all_responses,
     last_layer,
     make_optimizer,
+    of_table,
     rate_factor,
     streamed_scores,
+    weigh_heads,
 )
 from dapl.training.trainer import train
 
@@ -325,3 +327,40 @@ def test_a_loss_that_explodes_stops_the_run(
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("dapl: warm_up, epoch")
     assert "exploded to" in message
+
+
+# --- what each head alone knows -------------------------------------------------------------------------------------
+
+
+def test_heads_count_by_what_they_know_alone_by_loop(model: PrototypeModel) -> None:
+    heads, classes = model.prototypes.groups, model.classes
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.rand(20, classes * heads, generator=generator), torch.arange(20) % classes
+    scores[torch.arange(20), labels * heads] += 1  # head 0 knows all of them
+    scores[:, 1 + heads] = 2  # head 1 always says class 1, whose prototype is gone
+    model.prototypes.kept[1 + heads] = False
+    alone = weigh_heads(model, of_table(scores), labels, in_order(20, 6))
+    expected = []
+    for head in range(heads):
+        right = 0
+        for image in range(20):
+            kept = [c for c in range(classes) if bool(model.prototypes.kept[c * heads + head])]
+            right += max(kept, key=lambda c: float(scores[image, c * heads + head])) == int(labels[image])
+        expected.append((right + 1) / (20 + classes))
+    assert alone.tolist() == pytest.approx(expected)
+    assert expected[0] == 21 / (20 + classes) > expected[1]
+    (weight,) = model.components()["classifier"].parameters()
+    mean = sum(expected) / heads
+    for c in range(classes):
+        assert weight[c].tolist() == pytest.approx([share / mean for share in expected], rel=1e-5)
+
+
+def test_a_run_that_weighs_its_heads(configured: Callable[..., Config], tmp_path: Path) -> None:
+    """What is written down is what the best model has, and validation is that of the weighed one."""
+    stages = [{"stage": "warm_up", "epochs": 1, "batch_size": 8}, {"stage": "project"}, {"stage": "weigh_heads"}]
+    run = train(configured({"schedule": stages}), tmp_path / "run", quiet=True)
+    entry = next(one for one in run.logged() if one.get("name") == "weigh_heads")
+    (weight,) = load_run(run.folder).model.components()["classifier"].parameters()
+    alone = torch.tensor(entry["alone"])
+    assert_close(weight, (alone / alone.mean()).expand_as(weight))
+    assert 0 <= entry["validation"]["accuracy"] <= 1

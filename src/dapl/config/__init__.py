@@ -43,6 +43,7 @@ from dapl.config.training import (
     SpatialConfig,
     Stage,
     WarmUpStage,
+    WeighHeadsStage,
 )
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "TableData",
     "ToyBirdsData",
     "WarmUpStage",
+    "WeighHeadsStage",
     "describe_fields",
     "dump_config",
     "load_config",

@@ -122,6 +122,8 @@ class Config(Section):
                 raise ValueError(f"schedule.{number}: merge is for protopshare; {self.model.system} cannot share them.")
             if stage.stage in ("locate", "discriminate") and self.model.system != "parts":
                 raise ValueError(f"schedule.{number}: {stage.stage} is for parts, not for {self.model.system}.")
+            if stage.stage == "weigh_heads" and self.model.system not in ("dapl", "parts"):
+                raise ValueError(f"schedule.{number}: weigh_heads is for dapl and parts, not for {self.model.system}.")
             if isinstance(stage, FitStage):
                 for part in (*stage.learning_rates, *stage.weight_decay):
                     if part not in PARTS and isinstance(self.model, OWN_MODELS):  # a plug-in has parts of its own

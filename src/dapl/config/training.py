@@ -181,6 +181,12 @@ class ProjectStage(Section):
     )
 
 
+class WeighHeadsStage(Section):
+    """Heads count by how often each of them alone knows the class, on the validation images."""
+
+    stage: Literal["weigh_heads"] = "weigh_heads"
+
+
 class LastLayerStage(Section):
     """Only the class weights learn, on scores that are computed once."""
 
@@ -230,6 +236,13 @@ class MergeStage(LastLayerStage):
 GradientStage = LocateStage | WarmUpStage | JointStage
 """The stages that fit something by gradient descent."""
 Stage = Annotated[
-    GradientStage | DiscriminateStage | ProjectStage | LastLayerStage | PruneStage | PurePruneStage | MergeStage,
+    GradientStage
+    | DiscriminateStage
+    | ProjectStage
+    | WeighHeadsStage
+    | LastLayerStage
+    | PruneStage
+    | PurePruneStage
+    | MergeStage,
     Field(discriminator="stage"),
 ]

@@ -277,6 +277,25 @@ def streamed_scores(
     return batches
 
 
+@torch.no_grad()
+def weigh_heads(model: PrototypeModel, scores: Scores, labels: Tensor, order: Sequence[Tensor]) -> Tensor:
+    """w[c,h] = a_h / mean of a, with a_h = (r_h + 1)/(n + C): of n images, head h alone knows the class of r_h.
+
+    A head that never does has the share of chance, so that its say is small and not nothing. For systems with one
+    prototype per class and head. Returns a: N.
+    """
+    heads, classes = model.prototypes.groups, model.classes
+    kept = model.prototypes.kept
+    right = torch.zeros(heads, dtype=torch.double)
+    for indices, rows in zip(order, scores(order), strict=True):
+        named = rows.to(kept.device).masked_fill(~kept, -torch.inf).unflatten(1, (classes, heads)).argmax(1)
+        right += (named.cpu() == labels[indices].unsqueeze(1)).sum(0)
+    alone = (right + 1) / (len(labels) + classes)
+    (weight,) = model.components()["classifier"].parameters()
+    weight.copy_((alone / alone.mean()).expand_as(weight))
+    return alone
+
+
 def last_layer(
     model: PrototypeModel,
     scores: Tensor | Scores,

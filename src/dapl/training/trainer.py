@@ -34,6 +34,7 @@ from dapl.config import (
     PruneStage,
     PurePruneStage,
     WarmUpStage,
+    WeighHeadsStage,
 )
 from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
@@ -53,7 +54,7 @@ from dapl.training.parts import (
 )
 from dapl.training.projection import project, record_projection, set_to_class_means
 from dapl.training.pruning import foreground_shares, merge, own_among_nearest, plan_merge, prune
-from dapl.training.stages import FitEpoch, Objective, Terms, burst, last_layer, make_optimizer, not_finite
+from dapl.training.stages import FitEpoch, Objective, Terms, burst, last_layer, make_optimizer, not_finite, weigh_heads
 from dapl.training.state import RunState, judge_images, judged
 
 
@@ -121,6 +122,8 @@ class Trainer(RunState):
                 discriminate(self.model, self._batches("train", "discriminants"), stage.shrinkage, self.processes)
             elif isinstance(stage, ProjectStage):
                 facts = self._project(stage)
+            elif isinstance(stage, WeighHeadsStage):
+                facts = self._weigh_heads()
             elif isinstance(stage, MergeStage):  # before LastLayerStage, which it is too
                 self._merge(number, stage)
             elif isinstance(stage, LastLayerStage):
@@ -269,6 +272,12 @@ class Trainer(RunState):
                 f"{stage.foreground_share:.0%} foreground; they took the best there was and are marked grounded: false"
             )
         return {"ungrounded": ungrounded, "validation": self._start_best()}
+
+    def _weigh_heads(self) -> dict[str, Any]:
+        scores, labels = self._scores_to_read("validation")
+        alone = weigh_heads(self.model, scores, labels, self._order(len(labels)))
+        self.reporter.line(f"  each head alone knows the class of {alone.min():.0%} to {alone.max():.0%} of the images")
+        return {"alone": alone.tolist(), "validation": self._start_best()}
 
     def _last_layer(self, number: int, stage: LastLayerStage, before: int = 0) -> None:
         """``before``: epochs of the stage that are already in the log."""
