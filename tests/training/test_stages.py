@@ -21,6 +21,7 @@ from dapl.cli import main
 from dapl.common.errors import DaplError
 from dapl.common.seeds import derive_seed
 from dapl.config import Config, FitStage, JointStage, LastLayerStage, WarmUpStage, dump_config
+from dapl.data.build import build_splits
 from dapl.models.build import build_model
 from dapl.models.contract import PrototypeModel
 from dapl.processes.interface import Processes
@@ -340,19 +341,19 @@ def test_heads_count_by_what_they_know_alone_by_loop(model: PrototypeModel) -> N
     scores[:, 1 + heads] = 2  # head 1 always says class 1, whose prototype is gone
     model.prototypes.kept[1 + heads] = False
     alone = weigh_heads(model, of_table(scores), labels, in_order(20, 6))
-    expected = []
+    known = []
     for head in range(heads):
         right = 0
         for image in range(20):
             kept = [c for c in range(classes) if bool(model.prototypes.kept[c * heads + head])]
             right += max(kept, key=lambda c: float(scores[image, c * heads + head])) == int(labels[image])
-        expected.append((right + 1) / (20 + classes))
-    assert alone.tolist() == pytest.approx(expected)
-    assert expected[0] == 21 / (20 + classes) > expected[1]
+        known.append(right)
+    assert known[0] == 20 > known[1]
+    assert alone.tolist() == pytest.approx([right / 20 for right in known])
     (weight,) = model.components()["classifier"].parameters()
-    mean = sum(expected) / heads
-    for c in range(classes):
-        assert weight[c].tolist() == pytest.approx([share / mean for share in expected], rel=1e-5)
+    for c in range(classes):  # mean of (r + 1)/(n + C) over heads is 1
+        expected = [(right + 1) * heads / (sum(known) + heads) for right in known]
+        assert weight[c].tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_run_that_weighs_its_heads(configured: Callable[..., Config], tmp_path: Path) -> None:
@@ -360,7 +361,8 @@ def test_a_run_that_weighs_its_heads(configured: Callable[..., Config], tmp_path
     stages = [{"stage": "warm_up", "epochs": 1, "batch_size": 8}, {"stage": "project"}, {"stage": "weigh_heads"}]
     run = train(configured({"schedule": stages}), tmp_path / "run", quiet=True)
     entry = next(one for one in run.logged() if one.get("name") == "weigh_heads")
-    (weight,) = load_run(run.folder).model.components()["classifier"].parameters()
-    alone = torch.tensor(entry["alone"])
-    assert_close(weight, (alone / alone.mean()).expand_as(weight))
+    model, images = load_run(run.folder).model, len(build_splits(run.config().data).validation)
+    (weight,) = model.components()["classifier"].parameters()
+    say = (torch.tensor(entry["alone"]) * images + 1) / (images + model.classes)
+    assert_close(weight, (say / say.mean()).expand_as(weight))
     assert 0 <= entry["validation"]["accuracy"] <= 1

@@ -281,8 +281,8 @@ def streamed_scores(
 def weigh_heads(model: PrototypeModel, scores: Scores, labels: Tensor, order: Sequence[Tensor]) -> Tensor:
     """w[c,h] = a_h / mean of a, with a_h = (r_h + 1)/(n + C): of n images, head h alone knows the class of r_h.
 
-    A head that never does has the share of chance, so that its say is small and not nothing. For systems with one
-    prototype per class and head. Returns a: N.
+    As if it had been right in one of C images more: its say may be small, but is not nothing. For systems with one
+    prototype per class and head. Returns r_h / n: N.
     """
     heads, classes = model.prototypes.groups, model.classes
     kept = model.prototypes.kept
@@ -290,10 +290,10 @@ def weigh_heads(model: PrototypeModel, scores: Scores, labels: Tensor, order: Se
     for indices, rows in zip(order, scores(order), strict=True):
         named = rows.to(kept.device).masked_fill(~kept, -torch.inf).unflatten(1, (classes, heads)).argmax(1)
         right += (named.cpu() == labels[indices].unsqueeze(1)).sum(0)
-    alone = (right + 1) / (len(labels) + classes)
+    say = (right + 1) / (len(labels) + classes)
     (weight,) = model.components()["classifier"].parameters()
-    weight.copy_((alone / alone.mean()).expand_as(weight))
-    return alone
+    weight.copy_((say / say.mean()).expand_as(weight))
+    return right / len(labels)
 
 
 def last_layer(
