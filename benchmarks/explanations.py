@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -66,13 +67,19 @@ def _ratios(config: Config, splits: Splits, classes: list[str], which: str) -> I
     what = f"contributions, maps, regions and attention of 2 × 10 prototypes on one {config.data.name} image"
     yield ratio(what, beside, f"limit {LIMIT:g}", lambda: explain(model, image, known), bare, TURNS)
     with TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
+        numbers = count()
+
+        def page() -> None:
+            # Each has a file of its own, as the pages of many images have: to replace one that was just written waits
+            # until its content is on its way to the disk.
+            classifier.explain(image).save(Path(folder) / f"{next(numbers)}.html")
+
         what = "the same with parts and training patches, written as a page"
-        yield ratio(what, beside, f"limit {LIMIT:g}", lambda: classifier.explain(image).save(page), bare, TURNS)
+        yield ratio(what, beside, f"limit {LIMIT:g}", page, bare, TURNS)
 
         def first_page() -> None:
             classifier.patches.shown.clear()
-            classifier.explain(image).save(page)
+            page()
 
         yield ratio(f"{what}, all its training patches drawn anew", beside, "", first_page, bare, TURNS)
 
