@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from dapl.evaluation.plots import head_redundancy, save
+from dapl.evaluation import Evaluation, EvaluationProtocol, evaluate, plots
+from dapl.evaluation.files import PLOTS
+from dapl.evaluation.plots import head_redundancy, origin_of, save
+from dapl.runs.run import Run
 
 RESULT: Any = SimpleNamespace(protocol={"data": "birds", "split": "test", "images": 12, "scope": "image"})
 
@@ -25,3 +30,32 @@ def test_a_figure_is_saved_as_matplotlib_itself_would(tmp_path: Path) -> None:
         assert round(one.info["dpi"][0]) == 150
         assert np.array_equal(np.asarray(one), np.asarray(other))
         assert len(one.convert("RGB").getcolors(one.width * one.height) or []) > 50, "and not an empty sheet"
+
+
+def test_plots_are_drawn_anew_where_they_show_something_else(
+    evaluated: tuple[Path, Evaluation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(evaluated[0], tmp_path / "run"))
+    folder = Run(run).evaluation_folder
+    drawn: list[str] = []
+
+    def saving(figure: Any, file: Path, origin: str = "") -> None:
+        drawn.append(file.name)
+        save(figure, file, origin)
+
+    monkeypatch.setattr(plots, "save", saving)
+    before = {name: (folder / name).read_bytes() for name in PLOTS}
+    evaluate(run, quiet=True)
+    assert not drawn, "nothing has changed"
+
+    (folder / "redundancy.png").unlink()
+    cut = before["coverage_tau.png"][:-2000]
+    (folder / "coverage_tau.png").write_bytes(cut)
+    assert origin_of(folder / "coverage_tau.png") is None
+    evaluate(run, quiet=True)
+    assert len(drawn) == 2
+    assert {name: (folder / name).read_bytes() for name in PLOTS} == before
+
+    evaluate(run, EvaluationProtocol(tau=0.4), quiet=True)
+    assert len(drawn) == 2 + len(PLOTS), "another protocol has plots of its own"
+    assert {name: (folder / name).read_bytes() for name in PLOTS} == before

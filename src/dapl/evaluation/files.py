@@ -14,6 +14,7 @@ from dapl.common.files import json_text, remove, replacing
 from dapl.common.reading import read_text
 from dapl.evaluation.measurements import Measurements
 from dapl.evaluation.measures import per_class, per_part
+from dapl.evaluation.plots import draw_all
 from dapl.evaluation.protocol import Place, Result, add_result, changed_fields
 from dapl.evaluation.result import Evaluation
 
@@ -31,8 +32,6 @@ def write_files(
     replaces more: the results of another protocol have tables and plots in a folder of their own below ``folder``.
     All of them are written before the first takes its place: where the disk is full, those of before are still whole.
     """
-    from dapl.evaluation.plots import draw_all  # loads matplotlib, which a report of known numbers does not need
-
     known, place = add_result(before or {}, result.to_json())
     own = folder / _folder_name(result.protocol, known["protocol"]) if place == "beside" else folder
     tables = {"per_class.csv": csv_text("class", measured.classes, per_class(measured))}

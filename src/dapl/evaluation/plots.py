@@ -1,24 +1,31 @@
 """The plots of an evaluation.
 
-They show which head looks at which part, Coverage against τ, the overlap of heads, and the share on background.
+They show which head looks at which part, Coverage against τ, the overlap of heads, and the share on background. A plot
+says in its file what it was drawn from, and is drawn anew only where that has changed: matplotlib may take longer to
+load and to draw than an evaluation to measure.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from torch import Tensor
 
+from dapl.batches.features import digest_of
 from dapl.common.files import replacing
 from dapl.evaluation.measurements import Measurements
+from dapl.evaluation.protocol import code_digest
 from dapl.evaluation.result import Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BLUE, _ORANGE, _GREEN, _INK, _SOFT = "#1f5fa8", "#d1672b", "#3a8f5c", "#222222", "#8a8a8a"
 _DPI = 150
@@ -27,36 +34,62 @@ _CELLS_WITH_TEXT = 400
 
 
 def draw_all(folder: Path, result: Evaluation, measured: Measurements, stack: ExitStack) -> list[str]:
-    """Draw what there is data for; returns the names of the files, which take their places with the stack's end."""
-    figures: dict[str, Figure] = {}
+    """Draw what there is data for and has changed; returns the names of all plots that there are data for.
+
+    The new files take their places with the stack's end.
+    """
+    plots: dict[str, tuple[Mapping[str, Tensor], Callable[[], Figure]]] = {}
     rows = measured.scoped
     if measured.parts:
-        figures["parts_heads.png"] = parts_heads(measured, result)
+        shares = measured.heads_on_parts()
+        plots["parts_heads.png"] = {"shares": shares}, lambda: parts_heads(shares.numpy(), measured.parts, result)
     if result.curves:
-        figures["coverage_tau.png"] = coverage_tau(result)
+        plots["coverage_tau.png"] = {}, lambda: coverage_tau(result)
     if "ious" in rows and not (overlap := measured.heads_overlap()).isnan().all():
-        figures["redundancy.png"] = head_redundancy(overlap.numpy(), result)
-    shares = {"map (B)": "bias", "region": "region_share"}
-    found = {name: rows[column] for name, column in shares.items() if column in rows}
+        plots["redundancy.png"] = {"overlap": overlap}, lambda: head_redundancy(overlap.numpy(), result)
+    columns = {"map (B)": "bias", "region": "region_share"}
+    found = {name: rows[column] for name, column in columns.items() if column in rows}
     found = {name: values for name, values in found.items() if not values.isnan().all()}
     if found:
-        figures["background_bias.png"] = background(found, result)
-    for name, figure in figures.items():
-        save(figure, stack.enter_context(replacing(folder / name)))
-    return list(figures)
+        plots["background_bias.png"] = found, lambda: background(found, result)
+    curves = {} if result.chance is None else result.chance.curves
+    said = json.dumps([code_digest(), result.protocol, measured.parts, result.curves, curves], default=str)
+    for name, (shown, draw) in plots.items():
+        # Four decimals are more than anyone sees; the last bits may differ from one pass to the next.
+        origin = digest_of({column: values.mul(1e4).round() for column, values in shown.items()}, said)
+        if origin_of(folder / name) != origin:
+            save(draw(), stack.enter_context(replacing(folder / name)), origin)
+    return list(plots)
 
 
-def save(figure: Figure, file: Path) -> None:
-    """As PNG: what ``figure.savefig`` writes, which draws everything twice."""
+_ORIGIN = "drawn from"
+
+
+def origin_of(file: Path) -> str | None:
+    """What `save` was told that a plot was drawn from; None where there is no whole plot."""
+    try:
+        with Image.open(file) as image:
+            origin = image.info.get(_ORIGIN)
+            image.verify()
+        return origin
+    except (OSError, SyntaxError):  # Pillow calls a broken PNG either
+        return None
+
+
+def save(figure: Figure, file: Path, origin: str = "") -> None:
+    """As PNG: what ``figure.savefig`` writes, which draws everything twice. ``origin``: kept in the file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     canvas.draw()
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).save(file, format="PNG", dpi=(_DPI, _DPI))
+    facts = PngImagePlugin.PngInfo()
+    facts.add_text(_ORIGIN, origin)
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).save(file, format="PNG", dpi=(_DPI, _DPI), pnginfo=facts)
 
 
-def parts_heads(measured: Measurements, result: Evaluation) -> Figure:
+def parts_heads(shares: np.ndarray, parts: Sequence[str], result: Evaluation) -> Figure:
     """K×M: how often the prototype of head m is on part k, where that is visible."""
-    shares, parts = measured.heads_on_parts().numpy(), measured.parts
     heads = shares.shape[1]
     figure, axes = _figure(3.2 + 0.52 * heads, 1.9 + 0.34 * len(parts))
     _heat_map(figure, axes, shares, f"share of the {_rows(result)} that show the part")
@@ -145,6 +178,9 @@ def background(shares: dict[str, Tensor], result: Evaluation) -> Figure:
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
