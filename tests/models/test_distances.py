@@ -51,6 +51,20 @@ def test_chunks_change_nothing(
         assert torch.equal(expected.distances, got.distances)
 
 
+@pytest.mark.parametrize("places", [1, 49, 255, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_of_equally_near_patches_the_first(places: int, dtype: torch.dtype) -> None:
+    values = torch.randint(0, max(2, places // 8), (2, 3, places, 5), dtype=dtype)
+    values[0, 0, :, 0] = torch.nan
+    found = distances._first_of_least(values)
+    assert ((found >= 0) & (found < places)).all(), "also where nothing is the least"
+    values[0, 0, :, 0] = 0
+    found = distances._first_of_least(values)
+    for b, g, q in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(5)).tolist():
+        column = values[b, g, :, q].tolist()
+        assert found[b, g, q] == column.index(min(column))
+
+
 @pytest.mark.parametrize("elements", [1, N * H * W * C, 2 * N * H * W * C + 1])
 def test_chunks_change_no_gradient(
     elements: int, layer: Prototypes, embedding: Tensor, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -129,8 +130,28 @@ def nearest_locations(patches: Tensor, vectors: Tensor, allowed: Tensor | None =
         partial = torch.matmul(chunk.transpose(2, 3), vectors * -2).add_(chunk.square().sum(2).unsqueeze(3))  # …×L×Q
         if allowed is not None:
             partial.masked_fill_(~allowed[rows, None, :, None], torch.inf)
-        found.append(partial.min(2).indices)  # a third of the time of argmin
+        found.append(_first_of_least(partial))
     return torch.cat(found)
+
+
+def _first_of_least(values: Tensor) -> Tensor:
+    """Along the third axis (L) the index of the least value, of equal ones the first: B×G×L×Q → B×G×Q.
+
+    >>> _first_of_least(torch.tensor([3.0, 1.0, 1.0]).view(1, 1, 3, 1)).item()
+    1
+    """
+    places = values.shape[2]
+    if values.device.type != "cpu" or places > _MOST_COUNTED:
+        return values.min(2).indices  # a third of the time of argmin
+    # A fifth of that: to find the least value is fast, and so is the highest of numbers that count the places down.
+    least = np.equal(values.numpy(), values.amin(2, keepdim=True).numpy()).view(np.uint8)
+    least *= np.arange(places, 0, -1, dtype=np.uint8)[:, None]
+    # Nothing equals what is not a number: then the last one.
+    return torch.from_numpy(np.minimum(places - least.max(2).astype(np.int64), places - 1))
+
+
+_MOST_COUNTED = 255
+"""Places that a byte can count."""
 
 
 def precise(values: Tensor) -> Tensor:
