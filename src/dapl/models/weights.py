@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -126,15 +127,17 @@ class _WithoutRandomNumbers(TorchFunctionMode):
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(function, "__name__", "") in ("normal_", "uniform_"):
+        # Those of torch.nn.init as well, kaiming_uniform_ and others: within one of them the mode is not asked again.
+        if getattr(function, "__name__", "").endswith(("normal_", "uniform_")):
             tensor = args[0] if args else kwargs["tensor"]
             with torch.no_grad():
                 return tensor if tensor.is_meta else tensor.zero_()
         return function(*args, **(kwargs or {}))
 
 
+@lru_cache(maxsize=8)
 def blank_network(name: str, features_only: bool = False) -> Any:
-    """The timm model without memory: names and shapes of its tensors, and what stages it has."""
+    """The timm model without memory: names and shapes of its tensors, and what stages it has. Nobody changes it."""
     try:
         with torch.device("meta"), _WithoutRandomNumbers():
             return timm.create_model(name, features_only=features_only)
