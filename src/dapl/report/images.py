@@ -67,7 +67,7 @@ def heat_sheet(heats: Sequence[Tensor]) -> tuple[bytes, dict[str, Any]]:
     colours = palette(HEAT)[np.rint(np.linspace(0, 255, _LEVELS)).astype(int)]
     sheet.image.putpalette(colours[:, :3].tobytes())
     transparency = colours[:, 3].tobytes()
-    return encoded(sheet.image, "PNG", optimize=True, transparency=transparency), _layout(sheet, side, _GUARD)
+    return encoded(sheet.image, "PNG", compress_level=6, transparency=transparency), _layout(sheet, side, _GUARD)
 
 
 def _layout(sheet: TileSheet, side: int, guard: int) -> dict[str, int]:

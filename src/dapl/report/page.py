@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +16,7 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from dapl.common.errors import DaplError
-from dapl.common.files import replacing_folder, write_bytes, write_json, write_text
+from dapl.common.files import replacing_folder, write_bytes, write_text
 from dapl.explain.draw import templates
 from dapl.explain.drawings import Label, drawn_once, overview
 from dapl.report.collect import Report
@@ -104,7 +105,7 @@ def write_folder(report: Report, folder: Path) -> Path:
             write_bytes(fresh / "images" / name, content)
         for name, content in static_files().items():
             write_bytes(fresh / name, content)
-        write_json(fresh / _MARKER, report.data)
+        write_text(fresh / _MARKER, json.dumps(report.data, ensure_ascii=False))  # megabytes, which no person reads
         write_text(fresh / "index.html", render(report.data, Linked()))
     return folder / "index.html"
 
