@@ -77,16 +77,17 @@ def test_rows_beside_a_peer() -> None:
     found["train cabrnet"]["seconds"] = {f"cabrnet.archs:{name}": value for name, value in theirs.items()}
     found["train dapl"] = {"seconds": {f"dapl:Trainer.{n}": v for n, v in ours.items()}, "total": 6.0, "memory_gb": 1.0}
     found["render cabrnet"]["seconds"] = {"cabrnet.archs:extract_prototypes": [20.0, 10.0]}
+    more = peers.MORE_EPOCHS - peers.EPOCHS
+    found["train longer cabrnet"], found["train longer dapl"] = {"total": 60.0 + 4 * more}, {"total": 6.0 + 0.5 * more}
     rows = {row["what"]: (row["cabrnet"], row["dapl"]) for row in peers.rows(found, images=160)}
     assert rows["training step"] == pytest.approx((30 / 10, 2 / 10))  # two batches of 80 in each epoch
     assert rows["pruning"] == (4.0, 0.5)
     assert rows["last layer, 10 epochs"] == (10.0, 0.25)
     assert rows["rendering all prototypes"] == (30.0, 60.0)
     assert rows["end to end, the four commands"] == (240.0, 186.0)
+    assert rows["the four commands with 10 epochs"] == pytest.approx((240 + 4 * more, 186 + 0.5 * more))
     assert rows["lines of YAML"][0] > rows["lines of YAML"][1]
 
-    more = peers.MORE_EPOCHS - peers.EPOCHS
-    found["train longer cabrnet"], found["train longer dapl"] = {"total": 60.0 + 4 * more}, {"total": 6.0 + 0.5 * more}
     line = peers.by_epochs(found)
     assert line["cabrnet"] == pytest.approx({"per_epoch": 4.0, "fixed": 240 - 5 * 4, "computed": 220 + 4 * 100})
     assert line["dapl"]["computed"] == pytest.approx(186 + 0.5 * (100 - 5))
