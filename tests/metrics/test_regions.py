@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dapl.metrics import functional as F
 from dapl.metrics.functional.pixel_sets import shared_pixels
-from dapl.metrics.functional.regions import FLAT, TIE, on_pixels, regions_and_peaks
+from dapl.metrics.functional.regions import FLAT, TIE, model_regions, on_pixels, regions_and_peaks, shown_regions
+from dapl.models import Dapl, create_backbone
 
 NOISE = 2e-6
 """A share of the largest value: what maps of one model differ by between batch sizes, seen on several processors."""
@@ -237,3 +238,19 @@ def test_sets_that_are_packed_once_count_as_tensors_do() -> None:
         assert torch.equal(function(sets, mask), function(regions, mask))
         assert torch.equal(function(sets, mask), function(regions, mask.float()))
     assert repr(sets) == "PixelSets(2×4×9×13)"
+
+
+def test_what_is_shown_of_a_crop_is_at_most_half_of_it() -> None:
+    torch.manual_seed(0)
+    model = Dapl(create_backbone("test_efficientnet", weights="random"), classes=2, heads=2, head_dim=4)
+    maps = torch.rand(4, 7, 7)
+    maps[3] = 0.5  # flat
+    sides = torch.tensor([0.2, 0.31, 1.0, 0.2])
+    squares = torch.cat((torch.full((4, 2), 0.5), sides.unsqueeze(1)), dim=1)
+    measured, shown = model_regions(model, maps, 64), shown_regions(model, maps, 64, squares)
+    assert not (shown & ~measured).any(), "a part of what is measured"
+    whole = int(measured[0].sum())
+    assert shown.sum((1, 2)).tolist() == [round((0.2 * 64) ** 2 / 2), round((0.31 * 64) ** 2 / 2), whole, 0]
+    pixels = F.upsample(maps[0], 64)
+    assert pixels[shown[0]].min() >= pixels[~shown[0]].max() - TIE, "its highest places"
+    assert torch.equal(shown_regions(model, maps, 64, None), measured)

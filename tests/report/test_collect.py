@@ -10,21 +10,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from dapl import load
 from dapl.batches.run_data import RunData
 from dapl.common.errors import DaplError
 from dapl.common.progress import Reporter
+from dapl.data.build import build_splits
 from dapl.data.listing import Listing
+from dapl.data.transforms import fit
 from dapl.evaluation import EvaluationProtocol, evaluate
-from dapl.metrics.functional.regions import model_regions
+from dapl.explain.parts import squares_of
+from dapl.metrics.functional import regions
+from dapl.metrics.functional.regions import model_regions, shown_regions
 from dapl.models.backbone import Backbone
 from dapl.models.build import SYSTEMS
 from dapl.processes.launch import make_processes
 from dapl.report.collect import Report, collect
 from dapl.report.entries import FLAGS, SAME_SPOT, same_spot_groups
 from dapl.runs.loading import load_run
-from dapl.runs.run import open_run
+from dapl.runs.run import Run, open_run
 
 from .conftest import CLASSES, TEST_IMAGES
 
@@ -277,6 +282,33 @@ def test_overlap_is_the_mean_iou_of_regions(reported: Reported) -> None:
     expected = sum(ious) / len(ious)
     assert 0 < expected < 1, "the test says nothing"
     assert overlap["iou"][1][0][1] / overlap["pairs"][1][0][1] == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_is_said_of_heads_that_see_crops_is_of_what_is_drawn(
+    evaluated: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regions, "MOST_OF_CROP", 0.1)  # as if the drawn birds, which are large, were small
+    folder = Path(shutil.copytree(evaluated("parts"), tmp_path / "run"))
+    evaluate(folder, metrics="accuracy,diversity,region_background_share", quiet=True, chance=False)
+    loaded = load_run(folder)
+    model, test = loaded.model, build_splits(loaded.config.data).test
+    on_object: dict[int, list[float]] = {}
+    smaller = False
+    for index in range(len(test)):
+        sample = fit(test[index], 64)
+        with torch.no_grad():
+            output = model(sample.image.as_subclass(Tensor).unsqueeze(0))
+        own = (model.prototypes.of_class == sample.label).nonzero().flatten()
+        maps, squares = model.maps(output.embedding, own)[0], squares_of(model, output.embedding, 0, own)
+        drawn = shown_regions(model, maps, 64, squares)
+        smaller |= bool((drawn != model_regions(model, maps, 64)).any())
+        mask = sample.mask.as_subclass(Tensor).bool()  # type: ignore[union-attr]
+        for j, region in zip(own.tolist(), drawn, strict=True):
+            on_object.setdefault(j, []).append(float((region & mask).sum() / region.sum()))
+    assert smaller, "the test says nothing"
+    for look in Run(folder).looks():
+        values = on_object[look.index]
+        assert look.on_object == pytest.approx(sum(values) / len(values), abs=1e-3)  # as it is rounded, and last bits
 
 
 def test_bad_arguments(run: Path, tmp_path: Path) -> None:

@@ -283,7 +283,9 @@ MEASURES: dict[str, Measure] = {
     "cross_entropy": Measure(lambda m: [mean(cross_entropy=m.images["cross_entropy"])], _answers),
     "coverage": Measure(_coverage, _on_parts),
     # The heads' overlap needs no annotation, so it is kept wherever Diversity is asked for.
-    "diversity": Measure(_diversity, lambda view: {**_on_parts(view), "ious": view.ious}),
+    "diversity": Measure(
+        _diversity, lambda view: {**_on_parts(view), "ious": view.ious, **view.as_drawn("overlap", "ious")}
+    ),
     "one_to_one_coverage": Measure(_one_to_one, _on_parts),
     "parts_per_prototype": Measure(_parts_per_prototype, _on_parts),
     "islands": Measure(_share("islands", "islands"), lambda view: {"kept": view.kept, "islands": view.island_numbers}),
@@ -297,7 +299,7 @@ MEASURES: dict[str, Measure] = {
     "background_bias": Measure(_share("background_bias", "bias"), _bias),
     "region_background_share": Measure(
         _share("region_background_share", "region_share"),
-        lambda view: {"kept": view.kept, "region_share": view.region_share},
+        lambda view: {"kept": view.kept, "region_share": view.region_share, **view.as_drawn("region_share")},
     ),
     "object_overlap": Measure(lambda m: [mean(object_overlap=m.images["object_overlap"])], _object_overlap),
     "oirr": Measure(lambda m: [ratio("oirr", m.images["oirr"])], _oirr),

@@ -1,7 +1,8 @@
 """What is known of a whole split beside its numbers: who is taken for whom, and where each prototype looks.
 
-The sums come from the rows that an evaluation leaves behind, so that matrices, names of parts and numbers agree. They
-are kept in the run; where they are missing, or of another model, one more pass over the split makes them.
+The sums come from the rows that an evaluation leaves behind, so that matrices, names of parts and numbers agree; of
+heads that see crops they are of the regions as pictures draw them (`dapl.metrics.functional.regions.shown_regions`).
+They are kept in the run; where they are missing, or of another model, one more pass over the split makes them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dapl.models.contract import PrototypeModel
 from dapl.runs.loading import LoadedRun
 from dapl.runs.schemas import PrototypeLook, looks_to_json
 
-_VERSION = 3  # raise when the same key would give other sums
+_VERSION = 4  # raise when the same key would give other sums
 
 
 class SplitSums:
@@ -80,23 +81,24 @@ class SplitSums:
 def sums_of(model: PrototypeModel, rows: Rows, labels: Tensor, parts: int, tau: float) -> SplitSums:
     """The rows of every image of a split, added up by class; ``parts``: K."""
     sums = _empty(model, parts)
-    sums.confusion.index_put_((labels, rows["predicted"]), torch.ones(len(labels)), accumulate=True)
-    if "ious" in rows:
-        kept = rows["kept"]
+    found = {name: rows.columns.get(f"drawn_{name}", column) for name, column in rows.columns.items()}
+    sums.confusion.index_put_((labels, found["predicted"]), torch.ones(len(labels)), accumulate=True)
+    if "ious" in found:
+        kept = found["kept"]
         both = (kept.unsqueeze(2) & kept.unsqueeze(1)).float()
-        sums.iou.index_add_(0, labels, rows["ious"] * both)
+        sums.iou.index_add_(0, labels, found["ious"] * both)
         sums.pairs.index_add_(0, labels, both)
-    if "region_share" in rows:
-        shares = rows["region_share"]
+    if "region_share" in found:
+        shares = found["region_share"]
         sums.foreground.index_add_(0, labels, (1 - shares).nan_to_num(0.0))
         sums.seen.index_add_(0, labels, (~shares.isnan()).float())
-    if "overlap" in rows:
-        visible = rows["visible"]
-        assigned = assign(rows["overlap"], tau, visible, rows["kept"])
+    if "overlap" in found:
+        visible = found["visible"]
+        assigned = assign(found["overlap"], tau, visible, found["kept"])
         sums.on_part.index_add_(0, labels, assigned.float())
-        could = (visible.unsqueeze(1) & rows["kept"].unsqueeze(2)).float()
+        could = (visible.unsqueeze(1) & found["kept"].unsqueeze(2)).float()
         sums.part_seen.index_add_(0, labels, could)
-        sums.shared.index_add_(0, labels, rows["overlap"].float() * rows["part_areas"].float().unsqueeze(1) * could)
+        sums.shared.index_add_(0, labels, found["overlap"].float() * found["part_areas"].float().unsqueeze(1) * could)
     return sums
 
 

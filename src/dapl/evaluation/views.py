@@ -6,7 +6,9 @@ B images (or classes, in scope projection), M prototypes of each image's class, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from dapl.evaluation.ground_truth import GroundTruth, control_of
 from dapl.evaluation.protocol import EvaluationProtocol
 from dapl.metrics import functional as F
 from dapl.metrics.functional.checks import has_negative
-from dapl.metrics.functional.regions import map_pixels, model_regions
+from dapl.metrics.functional.regions import map_pixels, model_regions, shown_regions
 from dapl.models.contract import Output, PrototypeModel, square_pixels
 
 PUBLISHED_SIZE = 224
@@ -201,6 +203,23 @@ class BatchView:
         return None if masks is None else F.region_background_share(self.region_sets, masks.bool(), self.kept)
 
     @cached_property
+    def drawn_sets(self) -> F.PixelSets | None:
+        """The regions as pictures draw them, where that is only a part of them; names and flags are of these."""
+        return None
+
+    def as_drawn(self, *columns: Literal["overlap", "ious", "region_share"]) -> dict[str, Tensor | None]:
+        """The same columns of the regions as they are drawn, ``drawn_ious``; none where those are the regions."""
+        sets, masks = self.drawn_sets, self.truth.masks
+        if sets is None:
+            return {}
+        made: dict[str, Callable[[], Tensor | None]] = {
+            "overlap": lambda: self._overlap_of(sets),
+            "ious": lambda: self._ious_of(sets),
+            "region_share": lambda: None if masks is None else F.region_background_share(sets, masks.bool(), self.kept),
+        }
+        return {f"drawn_{name}": made[name]() for name in columns}
+
+    @cached_property
     def drawn_peaks(self) -> Tensor:
         """long B×M×2: the highest pixel of each map as it is drawn."""
         maps, size = self.drawn_maps
@@ -263,13 +282,30 @@ class ModelView(BatchView):
         return map_pixels(self.model, self.maps, self.size)
 
     @cached_property
-    def _evidence(self) -> Tensor:
-        """bool B×M×S×S: the pixels that an explanation shows, the region or the square that the head saw alone."""
+    def drawn_sets(self) -> F.PixelSets | None:
+        squares = self._squares
+        if squares is None:
+            return None
+        of_image = zip(self.maps.cpu(), squares.cpu(), strict=True)
+        drawn = torch.stack([shown_regions(self.model, maps, self.size, own) for maps, own in of_image])
+        return F.PixelSets(drawn.to(self.maps.device))
+
+    @property
+    def _squares(self) -> Tensor | None:
+        """B×M×3: what each prototype's head saw, of a system whose heads see crops."""
         squares = self.output.embedding.squares
         if squares is None:
-            return self.regions
+            return None
         rows = torch.arange(len(squares), device=squares.device).unsqueeze(1)
-        boxes = square_pixels(squares[rows, self.model.prototypes.group_of[self.named]], self.size)
+        return squares[rows, self.model.prototypes.group_of[self.named]]
+
+    @cached_property
+    def _evidence(self) -> Tensor:
+        """bool B×M×S×S: the pixels that an explanation shows, the region or the square that the head saw alone."""
+        squares = self._squares
+        if squares is None:
+            return self.regions
+        boxes = square_pixels(squares, self.size)
         place = torch.arange(self.size, device=boxes.device)
         left, top, right, bottom = (edge.unsqueeze(-1) for edge in boxes.unbind(-1))
         across, down = (place >= left) & (place < right), (place >= top) & (place < bottom)

@@ -27,8 +27,8 @@ from dapl.data.build import build_splits
 from dapl.data.sample import Sample, class_index
 from dapl.data.transforms import fit
 from dapl.experiments.comparison import CHANCE, ComparedSystem
-from dapl.explain.parts import ImageFacts, facts_of, foreground_shares, name_parts
-from dapl.metrics.functional.regions import model_regions
+from dapl.explain.parts import ImageFacts, facts_of, foreground_shares, name_parts, squares_of
+from dapl.metrics.functional.regions import shown_regions
 from dapl.runs.loading import load_run
 
 PANELS = (("accuracy", "coverage"), ("accuracy", "diversity"), ("coverage", "diversity"))
@@ -189,7 +189,8 @@ def look(system: ComparedSystem, image: Tensor, label: int, facts: ImageFacts) -
     output = model(image.unsqueeze(0))
     named, counts = model.prototypes_of(torch.tensor([label]))
     own = named[0][counts[0]]
-    regions = model_regions(model, model.maps(output.embedding, own), image.shape[-1])[0]
+    squares = squares_of(model, output.embedding, 0, own)
+    regions = shown_regions(model, model.maps(output.embedding, own)[0], image.shape[-1], squares)
     shares = foreground_shares(regions, facts)
     labels = [
         part or (BACKGROUND if share is not None and share < 0.5 else NO_PART)

@@ -15,15 +15,13 @@ from dapl.explain.patches import Box
 from dapl.metrics.functional import assign, region_background_share, upsample, visible_parts
 from dapl.metrics.functional.parts import part_masks
 from dapl.metrics.functional.pixel_sets import shared_pixels
-from dapl.metrics.functional.regions import model_regions
+from dapl.metrics.functional.regions import shown_regions
 from dapl.metrics.naming import Parts, clear_parts, is_background, part_text, share_text
 from dapl.models.contract import Embedding, PrototypeModel, square_pixels
 from dapl.runs.checkpoint import bounding_boxes
 from dapl.runs.outlines import Outline, outlines_of
 from dapl.runs.schemas import PrototypeLook, PrototypeRecord
 
-PERCENTILE = 95.0
-"""The region of a prototype: pixels at or above this percentile of its map (decision 10)."""
 _NEARLY_SQUARE = 0.97
 """Of an image with such sides as good as nothing is cut off."""
 TAU = 0.2
@@ -180,7 +178,8 @@ def locate_in_images(
     squares: Sequence[Tensor | None],
 ) -> list[Located]:
     """As `locate`, of several images with any number of maps each: to begin takes longer than to go on."""
-    regions = model_regions(model, torch.cat(list(maps)).cpu(), side, PERCENTILE)
+    together = None if squares[0] is None else torch.cat([one.cpu() for one in squares if one is not None])
+    regions = shown_regions(model, torch.cat(list(maps)).cpu(), side, together)
     bounds = bounding_boxes(regions)
     outlines = outlines_of(regions.numpy(), bounds)
     found, end = [], 0

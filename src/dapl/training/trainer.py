@@ -38,7 +38,7 @@ from dapl.config import (
 )
 from dapl.data.build import InMemorySplits, hand_over
 from dapl.data.sample import Splits
-from dapl.metrics.functional.regions import model_regions
+from dapl.metrics.functional.regions import shown_regions
 from dapl.models.parts import Parts
 from dapl.processes.interface import Processes, own_batches, sum_rows
 from dapl.processes.launch import is_first_process, launch
@@ -263,7 +263,7 @@ class Trainer(RunState):
         batches = self._batches("train", "projection")
         found = project(self.model, batches, stage.foreground_share, self.processes)
         size = self.config.data.image_size
-        regions = model_regions(self.model, found.maps.unsqueeze(1), size).squeeze(1).cpu()
+        regions = shown_regions(self.model, found.maps, size, found.squares).cpu()
         self.records = record_projection(self.records, found, self.run_data.dataset("train"), regions)
         ungrounded = sum(record.grounded is False for record in self.records)
         if ungrounded:

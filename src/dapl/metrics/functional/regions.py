@@ -491,3 +491,27 @@ def model_regions(model: PrototypeModel, maps: Tensor, size: int, percentile: fl
     values, pixels = map_pixels(model, maps, size)
     regions = activation_regions(values, pixels, percentile)
     return regions if pixels is not None else regions & ~flat_maps(maps)[..., None, None]
+
+
+MOST_OF_CROP = 0.5
+"""Of the crop that a head saw: no more of it than this share is shown as a region."""
+
+
+def shown_regions(model: PrototypeModel, maps: Tensor, size: int, squares: Tensor | None) -> Tensor:
+    """As `model_regions`, as they are drawn: of a head that saw a crop, no larger than half of that.
+
+    Crops are as large as the object wants them. 5 % of the image are a third of a median bird, and all of a small one:
+    ten such regions would lie one upon the other. What is measured stays the region of `model_regions`, of which this
+    one is a part.
+
+    Shapes: maps M×H×W, squares M×3 (centre x, y and side, as shares of the image) or None → bool M×size×size.
+    """
+    regions = model_regions(model, maps, size)
+    if squares is None:
+        return regions
+    most = (MOST_OF_CROP * (squares[:, 2].double().cpu() * size).square()).round().clamp_min(1).long()
+    large = (regions.flatten(1).sum(1).cpu() > most).nonzero().flatten()
+    if len(large):
+        values, pixels = map_pixels(model, maps[large], size)
+        regions[large] &= sized_regions(values, most[large], pixels)
+    return regions
