@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -289,7 +290,8 @@ def test_what_is_said_of_heads_that_see_crops_is_of_what_is_drawn(
 ) -> None:
     monkeypatch.setattr(regions, "MOST_OF_CROP", 0.1)  # as if the drawn birds, which are large, were small
     folder = Path(shutil.copytree(evaluated("parts"), tmp_path / "run"))
-    evaluate(folder, metrics="accuracy,diversity,region_background_share", quiet=True, chance=False)
+    (folder / "metrics.json").unlink()
+    evaluate(folder, quiet=True, chance=False)
     loaded = load_run(folder)
     model, test = loaded.model, build_splits(loaded.config.data).test
     on_object: dict[int, list[float]] = {}
@@ -298,7 +300,7 @@ def test_what_is_said_of_heads_that_see_crops_is_of_what_is_drawn(
         sample = fit(test[index], 64)
         with torch.no_grad():
             output = model(sample.image.as_subclass(Tensor).unsqueeze(0))
-        own = (model.prototypes.of_class == sample.label).nonzero().flatten()
+        own = model.prototypes.by_class()[0][sample.label]
         maps, squares = model.maps(output.embedding, own)[0], squares_of(model, output.embedding, 0, own)
         drawn = shown_regions(model, maps, 64, squares)
         smaller |= bool((drawn != model_regions(model, maps, 64)).any())
@@ -306,9 +308,8 @@ def test_what_is_said_of_heads_that_see_crops_is_of_what_is_drawn(
         for j, region in zip(own.tolist(), drawn, strict=True):
             on_object.setdefault(j, []).append(float((region & mask).sum() / region.sum()))
     assert smaller, "the test says nothing"
-    for look in Run(folder).looks():
-        values = on_object[look.index]
-        assert look.on_object == pytest.approx(sum(values) / len(values), abs=1e-3)  # as it is rounded, and last bits
+    for look in Run(folder).looks():  # nothing is drawn of a flat map; a share has four decimals
+        assert look.on_object == pytest.approx(np.nanmean(on_object[look.index]), abs=1e-4)
 
 
 def test_bad_arguments(run: Path, tmp_path: Path) -> None:
