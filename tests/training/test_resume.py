@@ -28,6 +28,7 @@ CRASHED: dict[str, Any] = {
         {"stage": "warm_up", "epochs": 2, "batch_size": 8, "augment": "flip"},
         {"stage": "joint", "epochs": 1, "batch_size": 5, "augment": "affine"},
         {"stage": "project"},
+        {"stage": "weigh_heads"},
         {"stage": "last_layer", "epochs": 2},
         {"stage": "prune", "threshold": 0.9},
     ],
