@@ -12,14 +12,13 @@ import json
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from results_figures import Difference, ResultsError, System, enumerated, seed_text
 
-from dapl.common.tables import Column, Row, Spread, markdown, mean_and_deviation
+from dapl.common.tables import Column, Row, Spread, markdown
 from dapl.metrics.registry import METRICS, NUMBERS
 
 FOLDER = Path(__file__).resolve().parent / "results"
@@ -103,33 +102,6 @@ class Comparison(Kept):
         seeds = self.content["seeds"] | {name: later.content["seeds"][name] for name in shared}
         content = {**self.content, "rows": list(order.values()), "runs": runs, "seeds": seeds}
         return Comparison(self.name, content, f"{self.digest}{later.digest}")
-
-    def with_seeds_of(self, other: Comparison | NotMeasured) -> Comparison:
-        """The same with the further seeds that another measurement has of its rows, by the same configs."""
-        if not other:
-            return self
-        assert isinstance(other, Comparison)
-        self._check_alike(other, "split", "protocol", "data", "images")
-        rows, seeds = [], dict(self.content["seeds"])
-        for row in self.content["rows"]:
-            name, more = row["name"], other.rows.get(row["name"])
-            if more is not None:
-                seeds[name] = [*seeds[name], *other.content["seeds"][name]]
-                if self.content["configs"][name] != other.content["configs"][name]:
-                    raise ResultsError(f"{other.source}: the config of {name} is not that of {self.source}")
-                if len(set(seeds[name])) < len(seeds[name]):
-                    raise ResultsError(f"{other.source}: {name} has a seed that {self.source} has too")
-                both = {key: (_spread(value), more.get(key)) for key, value in row.items()}
-                numbers = {
-                    key: asdict(mean_and_deviation([*one.values, *another.values]))
-                    for key, (one, another) in both.items()
-                    if isinstance(one, Spread) and isinstance(another, Spread)
-                }
-                row = {"name": name, "system": row["system"], "seeds": len(seeds[name]), **numbers}
-            rows.append(row)
-        runs = [*self.content["runs"], *(run for run in other.content["runs"] if run["name"] in self.rows)]
-        content = {**self.content, "rows": rows, "runs": runs, "seeds": seeds}
-        return Comparison(self.name, content, f"{self.digest}{other.digest}")
 
     def _check_alike(self, other: Comparison, *facts: str) -> None:
         for fact in facts:

@@ -9,15 +9,12 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from PIL import Image
-
-from dapl.common.tables import mean_and_deviation
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -90,37 +87,6 @@ def folder(tmp_path: Path) -> Path:
     }
     (tmp_path / "small.json").write_text(json.dumps({**facts, "rows": rows, "runs": runs}))
     return tmp_path
-
-
-def compared(name: str, seeds: Sequence[int], accuracy: Sequence[float], config: str = "a: 1") -> Any:
-    """A comparison of one system."""
-    numbers = dict(zip(seeds, accuracy, strict=True))
-    alike = {"split": "test", "protocol": {"tau": 0.2}, "data": {"name": "cub"}, "images": {"test": 9}}
-    row = {"name": "ours", "system": "parts", "seeds": len(seeds), "accuracy": asdict(mean_and_deviation(accuracy))}
-    runs = [{"name": "ours", "seed": seed, "numbers": {"accuracy": number(v, 0.1)}} for seed, v in numbers.items()]
-    content = {**alike, "seeds": {"ours": list(seeds)}, "configs": {"ours": config}, "rows": [row], "runs": runs}
-    return data.Comparison(name, content, name)
-
-
-def test_further_seeds_of_another_measurement() -> None:
-    both = compared("first", [0], [0.5]).with_seeds_of(compared("more", [1, 2], [0.6, 0.7]))
-    assert both.seeds == "seeds 0, 1 and 2"
-    assert both.rows["ours"]["accuracy"].values == (0.5, 0.6, 0.7)
-    assert both.rows["ours"]["accuracy"].mean == pytest.approx(0.6)
-    assert both.rows["ours"]["accuracy"].deviation == pytest.approx(0.1)
-    assert str(both["ours"].run(2).accuracy) == "70.0 %"
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (compared("more", [0], [0.6]), "docs/results/more.json: ours has a seed that docs/results/first.json has too"),
-        (compared("more", [1], [0.6], "a: 2"), "docs/results/more.json: the config of ours is not that of"),
-    ],
-)
-def test_further_seeds_that_do_not_fit(more: Any, message: str) -> None:
-    with pytest.raises(figures.ResultsError, match=message):
-        compared("first", [0], [0.5]).with_seeds_of(more)
 
 
 def rendered(folder: Path, text: str) -> str:
