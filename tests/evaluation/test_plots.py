@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import struct
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +33,24 @@ def test_a_figure_is_saved_as_matplotlib_itself_would(tmp_path: Path) -> None:
         assert round(one.info["dpi"][0]) == 150
         assert np.array_equal(np.asarray(one), np.asarray(other))
         assert len(one.convert("RGB").getcolors(one.width * one.height) or []) > 50, "and not an empty sheet"
+
+
+@pytest.mark.parametrize("kind", ["nothing", "a folder", "a pipe", "a text", "a bomb", "a JPEG"])
+def test_what_is_no_plot_was_drawn_from_nothing(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "plot.png"
+    if kind == "a folder":
+        file.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(file)
+    elif kind == "a text":
+        file.write_text("drawn from")
+    elif kind == "a bomb":
+        size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+        header = b"IHDR" + size
+        file.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
+    elif kind == "a JPEG":
+        Image.new("RGB", (8, 8)).save(file, format="JPEG")
+    assert origin_of(file) is None
 
 
 def test_plots_are_drawn_anew_where_they_show_something_else(

@@ -7,6 +7,7 @@ load and to draw than an evaluation to measure.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,9 @@ from PIL import Image, PngImagePlugin
 from torch import Tensor
 
 from dapl.batches.features import digest_of
+from dapl.common.errors import DaplError
 from dapl.common.files import replacing
+from dapl.common.reading import read_bytes
 from dapl.evaluation.measurements import Measurements
 from dapl.evaluation.protocol import code_digest
 from dapl.evaluation.result import Evaluation
@@ -68,11 +71,13 @@ _ORIGIN = "drawn from"
 def origin_of(file: Path) -> str | None:
     """What `save` was told that a plot was drawn from; None where there is no whole plot."""
     try:
-        with Image.open(file) as image:
+        content = read_bytes(file, "delete it, and it is drawn anew")
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
             origin = image.info.get(_ORIGIN)
             image.verify()
         return origin
-    except (OSError, SyntaxError):  # Pillow calls a broken PNG either
+    # Pillow calls a broken PNG any of these.
+    except (DaplError, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
 
 
