@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from benchmarks.timing import Ratio, show
+from benchmarks.timing import Ratio, show, threads
 from dapl.batches.run_data import RunData
 from dapl.batches.sources import company, in_order, run_model
 from dapl.common.files import write_json
@@ -48,6 +48,11 @@ LIMIT, LIMIT_ALL, BATCH, FEW = 1.5, 3.0, 64, 16
 
 def ratios(images: int | None = None) -> Iterator[Ratio]:
     """``images``: only the first so many."""
+    with threads(1):
+        yield from _ratios(images)
+
+
+def _ratios(images: int | None) -> Iterator[Ratio]:
     data = CubData(classes=10) if os.environ.get("DAPL_CUB") else ToyBirdsData()
     # Without cached features the backbone runs in both passes.
     config = Config(data=data, cache=CacheConfig(features=False))
@@ -150,7 +155,6 @@ def main() -> int:
     parser.add_argument("--images", type=int, help="only the first so many test images")
     parser.add_argument("--write", type=Path, help="keep the table as JSON, for docs/render_results.py")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     found = show(ratios(arguments.images))
     if arguments.write is not None:
         some = f" --images {arguments.images}" if arguments.images else ""

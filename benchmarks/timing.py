@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,17 @@ def show(ratios: Iterable[Ratio]) -> list[Ratio]:
         print(each.row(), flush=True)
         found.append(each)
     return found
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """So many of them compute a pass within it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def seconds(call: Callable[[], object]) -> float:
