@@ -1,7 +1,7 @@
 """What metrics and the rows of chance cost beside the bare model pass over the same images.
 
     DAPL_CUB=…/CUB_200_2011 python -m benchmarks.evaluation       # CUB-20 test images; toy birds without DAPL_CUB
-    python -m benchmarks.evaluation --images 128 --write build/metrics-cost.json      # for the page of results
+    python -m benchmarks.evaluation --images 128 --write build/metrics-cost.json      # fewer images, kept as JSON
 
 Both passes start from decoded pixels, backbone included, and take turns on the same 64 images; the bare one runs before
 and after the other, and the shorter of the two counts. Compared are the seconds that this process had of a processor,
