@@ -35,7 +35,6 @@ from dapl.models.build import build_model
 from dapl.runs.checkpoint import fresh_records
 
 LIMIT, TURNS = 1.5, 41
-LIMITED = f"limit {LIMIT:g}"
 
 
 def ratios() -> Iterator[Ratio]:
@@ -46,15 +45,15 @@ def ratios() -> Iterator[Ratio]:
     backbone = config.model.backbone.model_copy(update={"name": "densenet161", "weights": "random"})
     paper = config.model_copy(update={"model": config.model.model_copy(update={"backbone": backbone})})
     with threads(1):
-        yield from _ratios(config, splits, classes, "", LIMITED)
-        yield from _ratios(config.model_copy(update={"model": ours}), splits, classes, ", parts", LIMITED)
+        yield from _ratios(config, splits, classes, "")
+        yield from _ratios(config.model_copy(update={"model": ours}), splits, classes, ", parts")
         many = [f"class {number}" for number in range(200)]
-        yield from _ratios(paper, splits, many, ", DenseNet-161 and 200 classes", LIMITED)
+        yield from _ratios(paper, splits, many, ", DenseNet-161 and 200 classes")
     if (all_of_them := torch.get_num_threads()) > 1:
-        yield from _ratios(config, splits, classes, f", {all_of_them} threads", "")
+        yield from _ratios(config, splits, classes, f", {all_of_them} threads")
 
 
-def _ratios(config: Config, splits: Splits, classes: list[str], which: str, goal: str) -> Iterator[Ratio]:
+def _ratios(config: Config, splits: Splits, classes: list[str], which: str) -> Iterator[Ratio]:
     size, train = config.data.image_size, splits.train
     model = build_model(config.model, len(classes)).eval().requires_grad_(False)
     box = [size // 4, size // 4, size // 2, size // 2]
@@ -72,7 +71,7 @@ def _ratios(config: Config, splits: Splits, classes: list[str], which: str, goal
 
     beside = f"bare model pass{which}"
     what = f"contributions, maps, regions and attention of 2 × 10 prototypes on one {config.data.name} image"
-    yield ratio(what, beside, goal, lambda: explain(model, image, known), bare, TURNS)
+    yield ratio(what, beside, f"limit {LIMIT:g}", lambda: explain(model, image, known), bare, TURNS)
     with TemporaryDirectory() as folder:
         numbers = count()
 
@@ -82,7 +81,7 @@ def _ratios(config: Config, splits: Splits, classes: list[str], which: str, goal
             classifier.explain(image).save(Path(folder) / f"{next(numbers)}.html")
 
         what = "the same with parts and training patches, written as a page"
-        yield ratio(what, beside, goal, page, bare, TURNS)
+        yield ratio(what, beside, f"limit {LIMIT:g}", page, bare, TURNS)
 
         def first_page() -> None:
             classifier.patches.shown.clear()
